@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.stored import to_toml
 
 GIB = 2**30
 MIB = 2**20

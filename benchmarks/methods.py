@@ -20,7 +20,7 @@ from common import add_data_options, count, data_dir, footer, main, note, table
 
 from fedpfl.client.engine import Engine
 from fedpfl.core.errors import TrainingDiverged
-from fedpfl.core.extras import CLIENT, SERVER
+from fedpfl.core.extra_arrays import CLIENT, SERVER
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.data.federation import federated_data

@@ -46,7 +46,7 @@ from common import (
 from loops import MODELS, Loop, distance, make_strategy, steps_of
 
 from fedpfl.data.federation import FederatedData
-from fedpfl.results.record import Round
+from fedpfl.results.round_record import Round
 from fedpfl.setup.config import Config
 
 SCRIPTS = Path(__file__).parent

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from common import BenchmarkError, count, data_dir, machine, main, make_environment, note, reason, simulate, table
 
-from fedpfl.core.stored import to_toml
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 

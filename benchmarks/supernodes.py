@@ -30,7 +30,7 @@ from common import POLL_SECONDS, BenchmarkError, add_json_option, count, footer,
 
 from fedpfl.bench import run_guard
 from fedpfl.bench.superlink import copy_app, free_port, reason_in, script, text
-from fedpfl.core.stored import to_toml
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.flower_private import HEALTH
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .api.start import compare, experiment, run, sweep
     from .client.device_model import LoadedModel, load_model
     from .core.errors import ConfigError, DataError, FedpflError, LayoutError, NoPlainModel
-    from .core.extras import Extra
+    from .core.extra_arrays import Extra
     from .core.layout import Layout
     from .core.payload import Payload
     from .core.samples import Samples

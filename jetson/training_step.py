@@ -28,7 +28,7 @@ def main() -> None:
     import fedpfl.bench.forkserver
     import fedpfl.cli.bridge
     import fedpfl.flower.client_app
-    from fedpfl.client.answer import handle
+    from fedpfl.client.message_handler import handle
     from fedpfl.core.payload import Payload
     from fedpfl.setup.assembly import assemble
     from fedpfl.setup.config import Config

@@ -8,7 +8,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 
 # Equalities to the bit need one number of threads on both sides; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -59,4 +59,4 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    own_code.set_folder(None)
+    user_code.set_folder(None)

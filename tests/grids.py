@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpfl.setup.config import Config
 from fedpfl.study.execution import Resources
-from fedpfl.study.store import PlannedRun, Store
+from fedpfl.study.run_store import PlannedRun, Store
 
 FILE = """\
 title = "A table"

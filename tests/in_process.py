@@ -13,7 +13,7 @@ from support import engine, run_federation
 from fedpfl.core.errors import FedpflError
 from fedpfl.results.new_clients import try_new_clients
 from fedpfl.study.execution import Resources
-from fedpfl.study.store import PlannedRun, Store
+from fedpfl.study.run_store import PlannedRun, Store
 
 
 class InProcess:

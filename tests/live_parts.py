@@ -10,9 +10,9 @@ from typing import Any
 
 from waiting import InThread
 
-from fedpfl.core.stored import json_line, to_toml, write_toml
-from fedpfl.results.record import Round
+from fedpfl.core.checksummed_files import json_line, to_toml, write_toml
 from fedpfl.results.round_line import summarise
+from fedpfl.results.round_record import Round
 from fedpfl.setup.config import Config
 from fedpfl.study.live.page_server import LivePage, listen, serve
 

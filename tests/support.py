@@ -19,7 +19,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.api.runs import Run
-from fedpfl.client.answer import handle
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload

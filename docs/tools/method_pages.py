@@ -31,7 +31,7 @@ from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import BaseHeadModel
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.study.description import load
+from fedpfl.study.experiment_file import load
 from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -326,8 +326,8 @@ VERDICTS = {"higher": "better", "lower": "worse"}
 # What the leaderboard's protocol makes of a method.
 LIKE_FEDAVG = {
     "fedbn": "First of 14 methods where cameras differ "
-    "([leaderboard](../results/leaderboard.md#where-one-model-fails-in-a-known-way)). **These are FedAvg's numbers**, as "
-    "these networks have no BatchNorm",
+    "([leaderboard](../results/leaderboard.md#where-one-model-fails-in-a-known-way)). **These are FedAvg's numbers**, "
+    "as these networks have no BatchNorm",
     "clustered-fl": "**These are FedAvg's numbers**: 15 rounds, and the first split is in round 21",
 }
 

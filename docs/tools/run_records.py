@@ -48,12 +48,12 @@ from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis.figure import Points, file_name
-from fedpfl.study.description import load
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import load
 from fedpfl.study.grid import Place
 from fedpfl.study.paper_tables import analysed, rankings
 from fedpfl.study.report.draw import Pen
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

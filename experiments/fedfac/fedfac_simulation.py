@@ -32,10 +32,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from fedpfl.bench.superlink import script
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.core.stored import to_toml
 from fedpfl.methods.fedfac.channel_sharing import Channels
 from fedpfl.methods.fedfac.factor_analysis import Moments, number_of_factors, principal_axis, shared_channels
 from fedpfl.methods.fedfac.factor_split import FactorSplit

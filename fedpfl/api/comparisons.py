@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import plain
 from ..data import DataSettings, default_clients
@@ -31,8 +31,8 @@ from ..study.analysis.significance import significance
 from ..study.comparison import in_fitting_units
 from ..study.execution import Job, Resources, Start
 from ..study.grid import Grid
-from ..study.saved import SavedGrid, made_name
-from ..study.store import DEFAULT_ROOT, PlannedRun, State, Store, require_files
+from ..study.run_store import DEFAULT_ROOT, PlannedRun, State, Store, require_files
+from ..study.saved_grid import SavedGrid, made_name
 from . import dataframes
 from .figures import Plot, can_draw, require_drawing
 from .runs import Run, functions_as_text, report, require_listeners
@@ -40,8 +40,8 @@ from .runs import Run, functions_as_text, report, require_listeners
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ..study.bench import SuperLinkExecutor
     from ..study.report.draw import Style
+    from ..study.superlink_executor import SuperLinkExecutor
 
 EXECUTORS = ("local", "flower")
 
@@ -306,7 +306,7 @@ class Runs:
         discard_models: bool = False, callbacks: Sequence[Listener] = (), quiet: bool = False,
     ) -> None:  # fmt: skip
         require_listeners(callbacks)
-        own_code.set_folder(Path())
+        user_code.set_folder(Path())
         self._stack, self._jobs, self._workers, self._callbacks, self._quiet = stack, jobs, workers, callbacks, quiet
         self._elsewhere, self._discard_models = _elsewhere(executor, federation, jobs), discard_models
         self.store, self.objects = Store(Path(output_dir or DEFAULT_ROOT)), dict[str, object]()
@@ -319,7 +319,7 @@ class Runs:
         kinds = {"data": "dataset"} if not isinstance(values.get("data", ""), (str, PathLike)) else {}
         if kinds and "dataset" in values:
             raise ConfigError(
-                "data", custom.article(values["data"]), "is a data set, but the setting dataset names another one"
+                "data", references.article(values["data"]), "is a data set, but the setting dataset names another one"
             )
         return {kinds.get(key, key): self.text_of(kinds.get(key, key), value) for key, value in values.items()}
 
@@ -334,8 +334,8 @@ class Runs:
             return value
         if key in functions():
             return functions_as_text(value, lambda thing, _: self._object(key, thing))
-        if key not in custom.GROUPS:
-            raise ConfigError(key, custom.article(value), "must be a number, a text, true or false")
+        if key not in references.GROUPS:
+            raise ConfigError(key, references.article(value), "must be a number, a text, true or false")
         return self._object(key, value)
 
     def _object(self, key: str, thing: object) -> str:
@@ -423,7 +423,7 @@ def _elsewhere(executor: str, federation: str | None, jobs: int) -> SuperLinkExe
         raise ConfigError("federation", "", "names the SuperLink of --executor flower in Flower's config.toml")
     if jobs != 1:
         raise ConfigError("jobs", jobs, "must be 1 with --executor flower: a testbed has its devices once")
-    from ..study.bench import SuperLinkExecutor
+    from ..study.superlink_executor import SuperLinkExecutor
 
     return SuperLinkExecutor(federation, None if app_settings(Path()) is None else Path())
 

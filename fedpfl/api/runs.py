@@ -9,10 +9,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.metrics import ACCURACY, score_in_words, score_name
-from ..core.own_code import global_state_kept
+from ..core.user_code import global_state_kept
 from ..engine.listener import Listener
 from ..launch.plan import Plan
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
@@ -22,7 +22,7 @@ from ..setup.all_settings import code_in, tagged
 from ..setup.config import RunSettings
 from ..setup.objects import as_setting
 from ..study.analysis.figure import Lines
-from ..study.store import find_stored
+from ..study.run_store import find_stored
 from . import dataframes
 from .figures import Plot, require_drawing
 
@@ -195,7 +195,7 @@ class Run:
         if accuracy is not None:
             score = score_in_words(accuracy, config["loss"])
             achieved = f", personalised {score}" if called == ACCURACY else f", personalised {called} {score}"
-        what = f"{custom.short_name(config['method'])} on {custom.short_name(config['dataset'])}"
+        what = f"{references.short_name(config['method'])} on {references.short_name(config['dataset'])}"
         return f"<Run {self.name}: {what}, {result['rounds']} of {config['num-server-rounds']} rounds{achieved}>"
 
     def _repr_markdown_(self) -> str:
@@ -232,7 +232,7 @@ def load(
     True
     """
     root = Path(output_dir if output_dir is not None else RunSettings.output_dir)
-    own_code.set_folder(Path())
+    user_code.set_folder(Path())
     folder, objects = find_stored(str(run), root), dict[str, object]()
 
     def keep(thing: object, before: str) -> str:
@@ -270,8 +270,8 @@ def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: st
     which that run knew it.
     """
     listed = value if isinstance(value, (list, tuple, Mapping)) else [value]
-    stored = [custom.without_clients(part) for part in before.split(",")]
-    earlier_texts = [text if text.startswith(f"{custom.PYTHON}:") else "" for text in stored]
+    stored = [references.without_clients(part) for part in before.split(",")]
+    earlier_texts = [text if text.startswith(f"{references.PYTHON}:") else "" for text in stored]
     things = listed.values() if isinstance(listed, Mapping) else listed
     pairs = zip_longest(things, earlier_texts[: len(listed)], fillvalue="")
     texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
@@ -284,7 +284,9 @@ def require_listeners(callbacks: Sequence[Any]) -> None:
     for callback in callbacks if isinstance(callbacks, Sequence) else [callbacks]:
         if callback is callbacks or not isinstance(callback, Listener):
             hint = "; give an instance, not the class" if isinstance(callback, type) else ""
-            raise ConfigError("callbacks", custom.article(callback), f"must be a list of fedpfl.Listener objects{hint}")
+            raise ConfigError(
+                "callbacks", references.article(callback), f"must be a list of fedpfl.Listener objects{hint}"
+            )
 
 
 def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:
@@ -294,7 +296,9 @@ def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str
         if thing is None or isinstance(thing, (str, PathLike)):
             continue
         if kind in objects or (kind == "dataset" and thing is data and dataset is not None):
-            raise ConfigError("data", custom.article(thing), "is a data set, but the setting dataset names another one")
+            raise ConfigError(
+                "data", references.article(thing), "is a data set, but the setting dataset names another one"
+            )
         objects[kind] = thing
     return objects
 
@@ -315,7 +319,7 @@ def stored_texts(resume: str | PathLike[str] | Run | None, values: Mapping[str, 
     root = Path(str(values.get("output-dir", RunSettings.output_dir)))
     config = (resume._folder if isinstance(resume, Run) else find_run(str(resume), root)).config()
     texts = {kind: str(config.get(kind, "")) for kind in tagged("code")}
-    return {kind: text for kind, text in texts.items() if f"{custom.PYTHON}:" in text}
+    return {kind: text for kind, text in texts.items() if f"{references.PYTHON}:" in text}
 
 
 def how_to_resume(plan: Plan, objects: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError
 from ..core.settings import checked, plain, setting
 from ..setup.all_settings import functions
@@ -133,7 +133,7 @@ def run(
     True
     """
     _require_counts(workers=workers)
-    method = custom.as_named(method)
+    method = references.as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None:
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
@@ -161,7 +161,7 @@ def run(
 
         def text_of(kind: str, thing: object, before: str) -> str:
             text = stack.enter_context(as_setting(kind, thing, before, again=True))
-            if text.startswith(f"{custom.PYTHON}:"):
+            if text.startswith(f"{references.PYTHON}:"):
                 objects[text] = thing
             return text
 
@@ -268,13 +268,13 @@ def compare(
     parts = [
         part for method in (*first, *others) for part in (method.split(",") if isinstance(method, str) else [method])
     ]
-    compared = [custom.as_named(part.strip() if isinstance(part, str) else part) for part in parts]
+    compared = [references.as_named(part.strip() if isinstance(part, str) else part) for part in parts]
     file = dict[str, Any]()
     if compared and isinstance(compared[0], (str, PathLike)) and str(compared[0]).endswith(".toml"):
         from ..study.comparison import from_file
 
         file = from_file(Path(compared[0]).expanduser())
-        compared = [*map(custom.as_named, file.get("methods", ())), *compared[1:]]
+        compared = [*map(references.as_named, file.get("methods", ())), *compared[1:]]
     varied = vary or file.get("vary")
     if len(compared) < 2 and not varied and all(isinstance(method, (str, type)) for method in compared):
         raise ConfigError("methods", compared, TWO)
@@ -294,7 +294,7 @@ def compare(
     from ..study.bundle import Bundle
     from ..study.comparison import ComparisonGrid, settings_used, tables, write
     from ..study.grid import in_words
-    from ..study.saved import write_tables
+    from ..study.saved_grid import write_tables
     from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project
     from .runs import Run
 
@@ -309,7 +309,7 @@ def compare(
         base = {**({} if file else of_project("method")), **file.get("settings", {}), **common}
         texts = [runs.text_of("method", method) for method in compared]
         texts_by_name = {
-            find(text).name: text if custom.is_custom("method", text) else find(text).name for text in texts
+            find(text).name: text if references.is_custom("method", text) else find(text).name for text in texts
         }
         if len(texts_by_name) < 2 and not varied:
             raise ConfigError("methods", texts, TWO)
@@ -317,7 +317,7 @@ def compare(
         if by:
             asked = entries(str(base.get("metrics", "")))
             metrics = asked if by in (*asked, ACCURACY) else [*asked, by]
-            base.update({"choose-by": custom.short_name(by), "metrics": ",".join(metrics)})
+            base.update({"choose-by": references.short_name(by), "metrics": ",".join(metrics)})
         data_sets = {}
         for data in on or file.get("on") or [{}]:
             values = runs.texts({key: value for key, value in data.items() if key != "name"})
@@ -428,14 +428,14 @@ def sweep(
     _require_counts(seeds=seeds)
     options, settings = _apart(more)
     if "method" in settings:
-        settings["method"] = custom.as_named(settings["method"])
+        settings["method"] = references.as_named(settings["method"])
     if isinstance(grid, dict) and isinstance(grid.get("method"), (list, tuple)):
-        grid = {**grid, "method": [*map(custom.as_named, grid["method"])]}
+        grid = {**grid, "method": [*map(references.as_named, grid["method"])]}
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     _require_allowed(methods, settings, *tried)
     from ..setup.all_settings import require_used
-    from ..study.saved import write_tables
+    from ..study.saved_grid import write_tables
     from ..study.sweep import SweepGrid
     from .comparisons import Runs, Sweep, number_of_clients, of_project, with_runs
 
@@ -510,7 +510,7 @@ def experiment(
     from ..setup.all_settings import require_used
     from ..study.experiment import ExperimentGrid, read
     from ..study.paper_tables import tables_and_figures
-    from ..study.saved import write_tables
+    from ..study.saved_grid import write_tables
     from .comparisons import Experiment, Runs, with_runs, write_figures
 
     with ExitStack() as stack:
@@ -552,12 +552,12 @@ def _require_allowed(methods: Iterable[Any], *settings: Mapping[str, Any]) -> No
 
     Python objects, and settings of methods that are not of this package, are checked when they are known.
     """
-    from ..core import own_code
+    from ..core import user_code
     from ..launch.shipped import app_settings
     from ..setup.all_settings import check
 
-    own_code.set_folder(Path())
-    if any(not isinstance(method or "", str) or custom.is_custom("method", method or "") for method in methods):
+    user_code.set_folder(Path())
+    if any(not isinstance(method or "", str) or references.is_custom("method", method or "") for method in methods):
         return
     app = app_settings(Path()) or {}
     for values in settings:

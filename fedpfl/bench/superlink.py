@@ -29,8 +29,8 @@ from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any, Self
 
+from ..core.checksummed_files import to_toml
 from ..core.errors import FedpflError
-from ..core.stored import to_toml
 from ..flower_private import HEALTH, RUN_REFUSED, TASK_ENDED
 from ..version import __version__, untested
 from . import run_guard

@@ -15,7 +15,7 @@ __all__ = ["GROUPS", "app", "main"]
 # The commands of each file.
 COMMANDS = {
     "analyse": ("analyse",), "clean": ("clean",), "doctor": ("doctor",), "experiment": ("experiment",),
-    "keys": ("keys", "broker"), "listing": ("methods", "datasets", "models", "config"), "new": ("new",),
+    "keys": ("keys", "broker"), "catalogue": ("methods", "datasets", "models", "config"), "new": ("new",),
     "node": ("node",), "partition": ("partition",), "register": ("register",), "report": ("report",),
     "resume": ("resume",), "run": ("run",),
     "stored_runs": ("show", "export", "personalise"), "sweep": ("sweep", "compare"), "up": ("up",),

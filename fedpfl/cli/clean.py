@@ -104,7 +104,7 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
     """Yield what each run takes, and each state of no run; a state that several folders name is kept."""
     from ..client.state import run_state
     from ..results.run_folder import RunFolder
-    from ..study.store import DEFAULT_ROOT
+    from ..study.run_store import DEFAULT_ROOT
 
     of_grids = Path(DEFAULT_ROOT).expanduser() / "runs"
     removed = sorted(root.glob(f".*{_LEFT}"))

@@ -82,11 +82,11 @@ def load_app() -> None:
 
     Stored numbers are shown, and other methods run, where its own method cannot be loaded.
     """
-    from ..core import own_code
+    from ..core import user_code
     from ..methods import discover
     from ..setup.all_settings import know_method
 
-    own_code.set_folder(Path())
+    user_code.set_folder(Path())
     settings = app_settings(Path())
     if settings is not None:
         discover()
@@ -102,25 +102,25 @@ def require_allowed(
     ``methods`` are those that the command line names otherwise: the settings of a custom one are not known yet. Of the
     settings of which several values are ``tried``, the keys are checked.
     """
-    from ..core import custom, own_code
+    from ..core import references, user_code
     from ..setup.all_settings import check
 
     folder = app or Path()
-    own_code.set_folder(folder)
-    if not any(custom.is_custom("method", name) for name in methods):
+    user_code.set_folder(folder)
+    if not any(references.is_custom("method", name) for name in methods):
         named = dict(text.split("=", 1) for text in tried if "=" in text)
         check(overrides(texts), app_settings(folder) or {}, named)
 
 
 def overrides(texts: Sequence[str] | None, num_clients: int | None = None) -> dict[str, Any]:
     """Return the settings that ``--run-config`` and ``--num-clients`` give."""
-    from ..core import custom
+    from ..core import references
 
     values: dict[str, Any] = {}
     for text in texts or ():
         values.update(_read_text(text)[1])
     if "method" in values:
-        values["method"] = custom.as_named(values["method"])
+        values["method"] = references.as_named(values["method"])
     if num_clients is not None:
         if values.get("num-clients") not in (None, 0, num_clients):
             allowed = f"the setting num-clients is {values['num-clients']}; give one of the two"
@@ -202,10 +202,10 @@ def prepare(
 
 def run_folder(run: str) -> RunFolder:
     """Return the run of this path, or of this name in output-dir or among the runs of sweeps and experiments."""
-    from ..core import own_code
-    from ..study.store import find_stored
+    from ..core import user_code
+    from ..study.run_store import find_stored
 
-    own_code.set_folder(Path())  # a run with a custom model is shown in the folder of its code
+    user_code.set_folder(Path())  # a run with a custom model is shown in the folder of its code
     return find_stored(run, output_dir())
 
 

@@ -18,7 +18,7 @@ from .common import ending_signals, load_app, print_tables, require_one_of
 if TYPE_CHECKING:
     from ..api.comparisons import Results
     from ..results.run_folder import RunFolder
-    from ..study.store import Store
+    from ..study.run_store import Store
 
 OutputDir = Annotated[Path | None, typer.Option(help="Folder of all runs; by default ~/.fedpfl/experiments.")]
 Jobs = Annotated[
@@ -61,14 +61,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 def store(output_dir: Path | None) -> Store:
     """Return the store of runs in a folder."""
-    from ..study.store import DEFAULT_ROOT, Store
+    from ..study.run_store import DEFAULT_ROOT, Store
 
     return Store(output_dir or Path(DEFAULT_ROOT))
 
 
 def finished_of(sweep: str, output_dir: Path | None) -> list[RunFolder]:
     """Return the runs of a sweep that have finished, and say so where some have not."""
-    from ..study.saved import saved_runs
+    from ..study.saved_grid import saved_runs
 
     load_app()  # runs may be of a method or model of this folder
     runs = saved_runs(store(output_dir), sweep)
@@ -99,7 +99,7 @@ class GridOptions:
         """
         from ..api.comparisons import RunsFailed
         from ..results.tables import FORMATS
-        from ..study.saved import SWEEPS
+        from ..study.saved_grid import SWEEPS
 
         require_one_of("format", self.form or FORMATS[0], FORMATS)
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}

@@ -35,9 +35,9 @@ def new_command(
 
     Example: fedpfl new my-app
     """
-    from ..core import own_code
+    from ..core import user_code
     from ..core.errors import ConfigError
-    from ..launch.project import APP, BASELINE, OWN_FLOWER_APP, TESTBED, make
+    from ..launch.new_project import APP, BASELINE, OWN_FLOWER_APP, TESTBED, make
     from ..methods import discover, find
     from ..methods.settings import SETTINGS
     from ..setup import reference
@@ -54,7 +54,7 @@ def new_command(
     trial = {OWN_FLOWER_APP: "flwr run . --stream", BASELINE: "flwr run . --stream"}.get(kind, "fedpfl run")
     if kind == APP:
         # And the settings of the example's method.
-        own_code.set_folder(place)
+        user_code.set_folder(place)
         discover()
         reference.update(place)
     for path in written:

@@ -43,7 +43,7 @@ def partition_command(
     """
     import numpy as np
 
-    from ..core.custom import short_name
+    from ..core.references import short_name
     from ..data import default_clients, federated_data, partition_counts, with_partitioner
     from ..data.plot import as_text, bubble_chart
     from ..data.settings import in_words

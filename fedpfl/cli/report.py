@@ -71,7 +71,7 @@ def report(
     from ..study.paper_tables import tables_and_figures
     from ..study.report import Section, sections, write_page, write_plots
     from ..study.report.draw import Pen
-    from ..study.store import State
+    from ..study.run_store import State
 
     if plots is None and (style or titles):
         raise ConfigError("style" if style else "titles", (style or ["true"])[0], "does nothing without --plots FOLDER")

@@ -36,7 +36,7 @@ def resume_command(
     Example: fedpfl resume first --replaced 9,10,11
     """
     from ..bench.superlink import answer, copy_app, run_flwr
-    from ..core.stored import to_toml
+    from ..core.checksummed_files import to_toml
     from ..results.earlier_run import EarlierRun
     from ..results.run_folder import find_run
     from ..setup.all_settings import at_home

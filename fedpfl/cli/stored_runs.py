@@ -29,7 +29,7 @@ from .program import app
 
 if TYPE_CHECKING:
     from ..results.run_folder import RunFolder
-    from ..study.store import Store
+    from ..study.run_store import Store
 
 ROUNDS_SHOWN, CLIENTS_SHOWN = 20, 200
 WRITTEN = {"markdown": "table.md", "csv": "table*.csv", "latex": "table.tex"}
@@ -61,7 +61,7 @@ def show(
     Example: fedpfl show RUN
     """
     from ..results.tables import FORMATS
-    from ..study.saved import saved_grids
+    from ..study.saved_grid import saved_grids
 
     require_one_of("format", form, FORMATS)
     grids = store(experiments)
@@ -85,7 +85,7 @@ def show(
 
 def _tables_of(name: str, grids: Store) -> list[Path]:
     """Return the written tables of a sweep or an experiment; none if there is no such thing, or a run of this name."""
-    from ..study.saved import SWEEPS
+    from ..study.saved_grid import SWEEPS
 
     if "/" in name or name.startswith("."):
         return []
@@ -98,7 +98,7 @@ def _tables_of(name: str, grids: Store) -> list[Path]:
 def _list_tables(grids: Store) -> None:
     """List sweeps and experiments that have written anything."""
     from ..results.tables import Table
-    from ..study.saved import SWEEPS, saved_grids, saved_runs
+    from ..study.saved_grid import SWEEPS, saved_grids, saved_runs
 
     rows: list[list[str]] = []
     for name in saved_grids(grids):

@@ -118,7 +118,7 @@ def compare_command(
     listed_names = [name for text in names for name in text.split(",")]
     require_allowed([*(run_config or ()), *settings_of], methods=listed_names, tried=[*(tune or ()), *(vary or ())])
     from ..api.start import compare
-    from ..core.custom import as_named
+    from ..core.references import as_named
     from ..methods import find
     from ..study.comparison import from_file
     from ..study.sweep import listed

@@ -150,7 +150,7 @@ def up_command(
     pages = ExitStack()
 
     def make() -> Plan:
-        from ..core.own_code import require_installed
+        from ..core.user_code import require_installed
         from ..setup.all_settings import code_in
 
         own_data = bench is not None and len(bench.data) == len(bench.present)

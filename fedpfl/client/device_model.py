@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
+from ..core.checksummed_files import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError, words_of
 from ..core.files import open_regular, private_folder, read_regular, write_atomically
-from ..core.names import shape_of
-from ..core.own_code import global_state_kept
+from ..core.name_lists import shape_of
 from ..core.pixels import NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
-from ..core.stored import Stored, from_json_line, json_line, packed_arrays, read_arrays
+from ..core.user_code import global_state_kept
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
 from ..data.scaling import FILL, Scaling
 from ..training.loop import predict

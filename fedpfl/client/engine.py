@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from ..core.errors import ConfigError
-from ..core.extras import CLIENT, SERVER
+from ..core.extra_arrays import CLIENT, SERVER
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.metrics import MASKS, TOKENS
 from ..core.model_state import MethodState, ModelState, is_usual
-from ..core.names import digest, sent, shown
+from ..core.name_lists import digest, sent, shown
 from ..core.payload import UNWRITTEN, Payload
 from ..core.rng import generator, seed_global, torch_seed
 from ..core.samples import Samples
@@ -39,12 +39,12 @@ from ..training.device import computing_as, require_device, threads_of
 from ..training.loop import Score, evaluate, run_phase, sharing_steps
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
-from .answers import answer_once
+from .option_hooks import ClientPart, LazyRound, Momentum, TrainedArrays, Training
 from .options import of_client, parts_of
-from .part import ClientPart, LazyRound, Momentum, TrainedArrays, Training
 from .policy import Policy, guard
 from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
+from .stored_replies import answer_once
 
 logger = getLogger("fedpfl.client")
 
@@ -111,7 +111,7 @@ class Engine:
         if config.training.device == "cuda":
             room = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0])
             scaling = config.data.normalize if data.is_image else None
-            from fedpfl.client.placed import PlacedSamples
+            from fedpfl.client.samples_on_gpu import PlacedSamples
 
             self._placed = PlacedSamples("cuda", room, scaling)
         self.parts: Sequence[ClientPart] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Tuple
 
-from ..core import own_code
+from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.settings import Value
 from ..data.federation import FederatedData, federated_data
@@ -34,11 +34,11 @@ def engine_for(
     they stay what they were.
     """
     # The custom code as well: a later run may have the same settings and another file.
-    run = tuple(sorted(config.flat().items())), nodes, own_code.version()
+    run = tuple(sorted(config.flat().items())), nodes, user_code.version()
     key = (run, path, client if path else -1, model)
     if begins is not None:
         if begins and begins != _begun[0]:
-            own_code.begin_run()
+            user_code.begin_run()
             _begun[0] = begins
         if key in _engines and _data(config, nodes, path, client) is not _engines[key].data:
             del _engines[key]

@@ -17,13 +17,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Collection, ContextManager, Iterable, Iterator, Mapping, Tuple
 
-from ..core import code_hash, custom, own_code
+from ..core import code_hash, references, user_code
 from ..core.accounting import epsilon
+from ..core.checksummed_files import MAX_TOML, from_json_line, json_line, parse_toml
 from ..core.errors import FedpflError, StateError, did_you_mean
-from ..core.extras import SERVER
+from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.settings import Value
-from ..core.stored import MAX_TOML, from_json_line, json_line, parse_toml
 from ..setup.all_settings import code_in
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
@@ -129,7 +129,7 @@ class Policy:
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
-        from .ended_after import ended_after
+        from .time_limit import ended_after
 
         with _limited_memory(self.most_memory_bytes), ended_after(self.most_seconds) as clock:
             try:
@@ -174,11 +174,11 @@ class Policy:
                 raise _refused(key, value, f"at most {most:g} is allowed")
 
     def _check_part(self, kind: str, text: str) -> None:
-        if text in custom.objects:  # of this very process: no message can bring one
+        if text in references.objects:  # of this very process: no message can bring one
             return
         if text not in self.parts:
             raise _refused(kind, text, "it is not in parts")
-        folder = own_code.folder_of(text)
+        folder = user_code.folder_of(text)
         if folder is None:  # or a package without an __init__.py, which would be imported all the same
             raise _refused(kind, text, "there is no file of this module")
         if folder.resolve() in {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}:
@@ -190,7 +190,7 @@ class Policy:
 
     def _check_method(self, config: Config) -> None:
         name, method = config.run.method, config.method
-        if self.methods is not None and not custom.is_reference(name) and not {name, method.name} & {*self.methods}:
+        if self.methods is not None and not references.is_reference(name) and not {name, method.name} & {*self.methods}:
             raise _refused("method", name, f"methods has {', '.join(self.methods) or 'none'}")
         if self.personal_arrays:
             return

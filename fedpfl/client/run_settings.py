@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Mapping, Tuple
 
-from ..core import own_code
+from ..core import user_code
 from ..setup.all_settings import code_in
 from ..setup.config import Config
 
@@ -21,7 +21,7 @@ def parse_once(values: Mapping[str, Any]) -> Config:
     if not scalar or code_in(values):
         return Config.parse(values)
     # With the types: 1, 1.0 and True are equal.
-    return _parsed(tuple((key, type(value), value) for key, value in sorted(values.items())), own_code.version())
+    return _parsed(tuple((key, type(value), value) for key, value in sorted(values.items())), user_code.version())
 
 
 @lru_cache(maxsize=4)

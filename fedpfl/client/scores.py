@@ -6,8 +6,8 @@ from typing import Iterable, Sequence
 
 import numpy as np
 
-from ..core.claims import LARGEST
 from ..core.errors import TrainingDiverged
+from ..core.metric_bounds import LARGEST
 from ..core.metrics import COUNT, SUM
 from ..core.vectors import is_finite
 from ..methods.base import LocalRound

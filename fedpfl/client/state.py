@@ -18,9 +18,9 @@ from typing import Mapping
 
 import numpy as np
 
+from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import StateError
 from ..core.files import make_password, private_folder
-from ..core.stored import read_arrays, write_arrays
 from .policy import FILE_BYTES, guard
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

@@ -13,9 +13,9 @@ from functools import lru_cache
 from math import exp, log, sqrt
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
-from . import custom
-from .claims import LARGEST, shown
+from . import references
 from .errors import ConfigError, did_you_mean, printable
+from .metric_bounds import LARGEST, shown
 
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
@@ -88,7 +88,7 @@ class MetricKey(NamedTuple):
 
 def labels_of(loss: str) -> str:
     """Return the kind of labels, ``CLASSES`` or ``TARGETS`` and so on, of a loss; its own functions name it."""
-    if custom.is_own(loss):
+    if references.is_own(loss):
         return next((kind for kind in (TARGETS, LABELS, MASKS) if loss.startswith(f"{kind}:")), CLASSES)
     return loss
 
@@ -105,22 +105,22 @@ def entries(text: str) -> list[str]:
 
 def names(text: str) -> list[str]:
     """Return the metrics that the setting ``metrics`` names, as they are recorded."""
-    return [custom.short_name(word) for word in entries(text)]
+    return [references.short_name(word) for word in entries(text)]
 
 
 def require(text: str, choose_by: str, loss: str) -> None:
     """Raise :class:`ConfigError` for a metric that there is not, or that does not fit the loss."""
     listed, loss = entries(text), labels_of(loss)
     for word in listed:
-        if custom.is_reference(word):
-            name = custom.short_name(word)
+        if references.is_reference(word):
+            name = references.short_name(word)
             if name in METRICS or name in _TAKEN or len(name) > MAX_NAME:
                 raise ConfigError("metrics", word, f"needs another name, of at most {MAX_NAME} characters")
             continue
         fitting = [name for name, metric in METRICS.items() if loss in metric.losses]
         if word not in fitting:
             fitting = [ACCURACY, *fitting]
-            message = f"must be one of {', '.join(fitting)}, or {custom.FORM}"
+            message = f"must be one of {', '.join(fitting)}, or {references.FORM}"
             raise ConfigError("metrics", word, message + did_you_mean(word, fitting))
     recorded = names(text)
     if len(set(recorded)) < len(recorded):

@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
-from . import custom
+from . import references
 from .errors import ConfigError, did_you_mean, one_of
 
 Value = Union[bool, int, float, str]
@@ -156,7 +156,7 @@ def acts(field: dataclasses.Field[Any], values: Mapping[str, Any]) -> bool:
     return all(
         values[key] in allowed
         or (ABOVE_0 in allowed and values[key] > 0)
-        or (custom.FORM in allowed and custom.is_reference(str(values[key])))
+        or (references.FORM in allowed and references.is_reference(str(values[key])))
         for key, allowed in field.metadata["only"].items()
     )
 

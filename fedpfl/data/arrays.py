@@ -6,7 +6,7 @@ from typing import Mapping
 
 import numpy as np
 
-from ..core import custom
+from ..core import references
 from ..core.errors import DataError, words_of
 
 # What an array of objects may be made of.
@@ -18,7 +18,7 @@ def array(thing: object, where: str) -> np.ndarray:
 
     ``where`` is what a ``DataError`` calls it.
     """
-    what = f"{where} is {custom.article(thing)}"
+    what = f"{where} is {references.article(thing)}"
     if getattr(thing, "read_later", False) is True:  # of fedpfl.Lazy
         return thing  # type: ignore[return-value]
     if are_several(thing):

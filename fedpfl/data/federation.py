@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Hashable, Iterable, Sequence, cast
 
 import numpy as np
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError, DataError, printable
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
@@ -485,4 +485,4 @@ def _federated_data(settings: DataSettings, num_clients: int, seed: int, source:
 
 def source_of(settings: DataSettings, seed: int = 0) -> Hashable:
     """Return a key of the user's data that differs between two data sets of one name."""
-    return id(load_once(settings, seed)) if custom.is_custom("dataset", settings.dataset) else None
+    return id(load_once(settings, seed)) if references.is_custom("dataset", settings.dataset) else None

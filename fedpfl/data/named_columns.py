@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Sequence
 
 from ..core.errors import DataError
-from ..core.names import difference
+from ..core.name_lists import difference
 
 
 def places(names: Sequence[str], wanted: Sequence[str], where: object, whose: object) -> list[int]:

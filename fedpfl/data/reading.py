@@ -6,17 +6,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError
 from .dataset import Dataset
-from .datasets.places import own_path, shortcut
+from .datasets.reading_helpers import own_path, shortcut
 from .registry import DATASETS, DatasetInfo, Loader, table
 from .settings import DataSettings
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the entry of a registered name, or of a custom data set that it refers to; else raise ``ConfigError``."""
-    if name in DATASETS and name not in custom.entry_point_names("dataset"):
+    if name in DATASETS and name not in references.entry_point_names("dataset"):
         return DATASETS[name]
     from fedpfl.data.datasets.python_objects import entry as _entry
 
@@ -48,7 +48,7 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
 
 def load_once(settings: DataSettings, seed: int = 0) -> Dataset:
     """Return the data set of :func:`load`, read once in a process, however it is divided."""
-    if custom.is_custom("dataset", settings.dataset):
+    if references.is_custom("dataset", settings.dataset):
         return load(settings, seed)  # which keeps it: a user's function may look at any setting
     return _load_once(settings.read(), state_of_files(settings))
 

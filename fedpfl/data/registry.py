@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Sequence
 
-from ..core import custom
+from ..core import references
 from ..core.registry import Registry
 
 
@@ -34,7 +34,7 @@ DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry(
         ("fedpfl.data.datasets.npz", "npz"),
         ("fedpfl.data.datasets.folder", "image-folder"),
         ("fedpfl.data.datasets.table", "table"),
-        ("fedpfl.data.datasets.windows", "series"),
+        ("fedpfl.data.datasets.series", "series"),
         ("fedpfl.data.datasets.huggingface", "huggingface"),
         ("fedpfl.data.datasets.client_files", "clients"),
         ("fedpfl.data.datasets.digits", "digits"),
@@ -78,7 +78,7 @@ def dataset(
 
 def dataset_names() -> list[str]:
     """Return the names of all data sets: those that read a user's own data first, those of installed packages last."""
-    return [*DATASETS, *(name for name in custom.entry_point_names("dataset") if name not in DATASETS)]
+    return [*DATASETS, *(name for name in references.entry_point_names("dataset") if name not in DATASETS)]
 
 
 def table() -> list[DatasetInfo]:
@@ -88,7 +88,7 @@ def table() -> list[DatasetInfo]:
 
 def is_own(name: str) -> bool:
     """Tell a user's own data from published data sets."""
-    return custom.is_custom("dataset", name) or DATASETS[name][0].from_path
+    return references.is_custom("dataset", name) or DATASETS[name][0].from_path
 
 
 # Chooses among the partitioners, or the kinds of split, by the data.

@@ -8,7 +8,7 @@ import unicodedata
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
-from ..core.names import in_short
+from ..core.name_lists import in_short
 from ..core.rng import generator
 from ..core.samples import IGNORED
 from .dataset import Dataset

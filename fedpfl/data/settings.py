@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Mapping
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, MASKS, TARGETS, TOKENS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
@@ -23,8 +23,8 @@ _DIRICHLET = (
     "dirichlet-sizes",
     "pfllib-dirichlet",
 )
-_TABLES = ("table", "series", "huggingface", "clients", custom.FORM)
-_SERIES = ("series", "clients", custom.FORM)
+_TABLES = ("table", "series", "huggingface", "clients", references.FORM)
+_SERIES = ("series", "clients", references.FORM)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DataSettings:
         "digits",
         "Data set; `fedpfl datasets` lists all. The first six read your own data.",
         choices=dataset_names,
-        open_to={custom.FORM: custom.is_reference},
+        open_to={references.FORM: references.is_reference},
         tags="own code source loop",
     )
     data: str = setting("", "Your own data.", tags="place file free source loop", form="a file or folder")
@@ -76,7 +76,7 @@ class DataSettings:
         "resized. 0: no resizing; all images need one size.",
         minimum=0,
         maximum=4096,
-        only={"dataset": ("image-folder", "huggingface", "clients", custom.FORM)},
+        only={"dataset": ("image-folder", "huggingface", "clients", references.FORM)},
     )
     tokenizer: str = setting(
         "",

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.claims import CLASSES_OVER_MEDIAN, FEW_CLASSES
 from ..core.errors import ConfigError, FedpflError, LayoutError, printable, reasons
 from ..core.layout import Layout
-from ..core.names import other_than, shape_of, shown
+from ..core.metric_bounds import CLASSES_OVER_MEDIAN, FEW_CLASSES
+from ..core.name_lists import other_than, shape_of, shown
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.sharing import Sharing
@@ -29,7 +29,7 @@ OTHER_DIVISION = "divides the data differently (another version of NumPy or of t
 
 
 class Description(NamedTuple):
-    """What a client tells of its task; ``core/claims.py`` has checked the numbers."""
+    """What a client tells of its task; ``core/metric_bounds.py`` has checked the numbers."""
 
     num_clients: int
     shape: tuple[int, ...]  # of one sample

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from logging import WARNING, getLogger
 
+from ..core.checksummed_files import write_arrays
 from ..core.errors import ConfigError, LayoutError
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
-from ..core.stored import write_arrays
 from ..results.earlier_run import EarlierRun
 from ..results.export import CLIENTS
 from ..results.run_folder import RunFolder

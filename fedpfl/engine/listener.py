@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..core.errors import LayoutError
-from ..core.extras import Extras
+from ..core.extra_arrays import Extras
 from ..core.payload import Payload
 from ..core.server_view import Client
-from ..results.record import Round
+from ..results.round_record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule, Vector
 from ..setup.config import Config
@@ -73,7 +73,7 @@ class Listener:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.own_code import require_hooks
+        from fedpfl.core.user_code import require_hooks
 
         require_hooks("listener", cls, Listener)
 

@@ -8,8 +8,8 @@ from logging import INFO, WARNING, getLogger
 import numpy as np
 
 from ..core.metrics import CLASSES
-from ..results.record import Round
 from ..results.round_line import in_words
+from ..results.round_record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
 from .listener import Listener

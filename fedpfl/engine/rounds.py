@@ -17,19 +17,19 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from ..core.errors import ConfigError, FedpflError, LayoutError, TooLong, printable, reasons
-from ..core.extras import CLIENT, SERVER, Extras
+from ..core.extra_arrays import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, UNWRITTEN, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..core.vectors import is_finite
-from ..results.record import Round
+from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .attendance import Attendance
+from .client_sampling import Attendance
 from .listener import Listener, Read
-from .replies import Expected, leave_out
+from .reply_numbers import Expected, leave_out
 from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, array_bytes, count_bytes
 
 logger = getLogger("flwr")
@@ -82,7 +82,7 @@ class RoundLoop:
     ) -> None:
         self.rule = rule
         ours = type(rule).__module__.startswith("fedpfl.")
-        from fedpfl.engine.own_rule import OwnRule
+        from fedpfl.engine.user_rule import OwnRule
 
         self._own = None if ours else OwnRule(rule)
         self.settings = settings

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import FedpflError
 from ..results.history import Patience
-from ..results.record import Round
+from ..results.round_record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule

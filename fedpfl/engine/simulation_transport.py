@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import own_code
+from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
 from ..data import partition_counts
 from ..setup.all_settings import code_in
 from ..setup.config import Config
-from .one_process import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
+from .client_runner import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
 from .transport import Fail, Reply, Request, Transport
 
 # Numbers of samples by client and class, for people, that a run records.
@@ -59,7 +59,7 @@ class SimulationTransport(Transport):
         # A process that has used a GPU cannot be forked, and macOS's own libraries may not be used in a fork.
         fork = (start or ("fork" if sys.platform == "linux" and not gpu else "spawn")) == "fork"
         if self.workers and not fork:
-            own_code.require_sendable(code_in(config.flat()))
+            user_code.require_sendable(code_in(config.flat()))
         here = config
         if gpu and self.workers:  # this process only checks; the workers have engines of their own on the GPU
             here = replace(config, training=replace(config.training, device="cpu"))
@@ -68,12 +68,12 @@ class SimulationTransport(Transport):
         # Who runs the clients, if it is not this process, one after the other.
         self.crew: Any = None
         if self.workers:
-            from fedpfl.engine.worker_processes import WorkerProcesses
+            from fedpfl.engine.worker_schedule import WorkerProcesses
 
             processes = WorkerProcesses
             self.crew = processes(config, self._engine, self.workers, fork, printed)
         elif trains_together(config):
-            from fedpfl.engine.at_once import AtOnce
+            from fedpfl.engine.batched_clients import AtOnce
 
             self.crew = AtOnce(self._engine)
 

@@ -30,12 +30,12 @@ from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from .one_process import Answer, Failed, keep_freed_memory, run_client, trains_together
+from .client_runner import Answer, Failed, keep_freed_memory, run_client, trains_together
 from .slots import ArrayHeader, Slot, Slots, Writer, arrays_of, headers, prefix
 from .transport import Request
 
 if TYPE_CHECKING:
-    from .at_once import AtOnce
+    from .batched_clients import AtOnce
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
@@ -177,7 +177,7 @@ def serve(
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
     if trains_together(engine.config):
-        from .at_once import AtOnce
+        from .batched_clients import AtOnce
 
         runs = partial(_as_a_batch, AtOnce(engine), output)
     else:

@@ -47,7 +47,7 @@ def _reply(kind: str, message: Payload, context: Context) -> Payload:
         if reply is not None:
             return reply
     # torch takes seconds to import.
-    from ..client.answer import handle
+    from ..client.message_handler import handle
 
     return handle(kind, message, context.run_config, context.node_config)
 

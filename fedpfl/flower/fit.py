@@ -17,11 +17,11 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from .. import models
+from ..client.client_number import own_data_path
 from ..client.engine import HANDLERS, Engine
-from ..client.number import own_data_path
 from ..client.policy import bounded, guard
 from ..client.state import ClientState
-from ..core import own_code
+from ..core import user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, SUM, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
@@ -121,10 +121,10 @@ def fit(
         def evaluate(message, context):
             return fit(message, context, model=Net, data=(trainloader, testloader))
     """
-    with ExitStack() as objects, own_code.global_state_kept():
+    with ExitStack() as objects, user_code.global_state_kept():
         try:
             client = _Client(method, model, head, state_dir_of(state_dir), settings, keys, objects)
-            return client.answer(message, context, lambda: data, own_code.global_state_kept)
+            return client.answer(message, context, lambda: data, user_code.global_state_kept)
         except FedpflError as error:
             return refused(message, error)
 
@@ -206,7 +206,7 @@ class _Answering:
         """Answer a message."""
         try:
             return self._client.answer(
-                message, context, lambda: own_code.guarded("data", self._name, self._data)(context)
+                message, context, lambda: user_code.guarded("data", self._name, self._data)(context)
             )
         except FedpflError as error:
             return refused(message, error)

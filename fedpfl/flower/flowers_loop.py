@@ -11,10 +11,10 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from ..core import settings as s
-from ..core.claims import TESTS_OVER_MEDIAN
-from ..core.custom import FORM
 from ..core.errors import ConfigError, printable
+from ..core.metric_bounds import TESTS_OVER_MEDIAN
 from ..core.metrics import unlikely
+from ..core.references import FORM
 from ..data.settings import DataSettings
 from ..engine.listener import Listener
 from ..setup.all_settings import code_in, tagged

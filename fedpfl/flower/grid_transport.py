@@ -16,7 +16,7 @@ from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.transport import Fail, Members, Reply, Request, Transport
 from ..setup.config import Config
-from ..setup.options.participation import ParticipationSettings
+from ..setup.options.availability import ParticipationSettings
 from .half_round import HalfRound
 from .messages import SETTINGS, fits_frame, from_content, pack_arrays, to_content, to_framed_content
 from .nodes import Node, Nodes

@@ -17,9 +17,9 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.attendance import Attendance
+from ..engine.client_sampling import Attendance
 from ..engine.transport import Fail, Members, Reply, Request
-from ..results.record import Round
+from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .grid_transport import GridMembers

@@ -23,9 +23,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from ..client import protocol
 from ..client.policy import guard
 from ..client.state import ClientState, run_state
+from ..core.checksummed_files import MAX_JSON, from_json_line, json_line
 from ..core.errors import ConfigError, FedpflError, LayoutError, StateError, printable
 from ..core.files import private_folder, read_regular, write_atomically
-from ..core.stored import MAX_JSON, from_json_line, json_line
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from .messages import EXTRAS, SETTINGS, method_of, numpy_of
 

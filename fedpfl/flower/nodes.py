@@ -13,8 +13,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ..client.protocol import OTHER_CODE
-from ..core.claims import DESCRIPTION, problem, require_description
 from ..core.errors import FedpflError, LayoutError, printable, reasons
+from ..core.metric_bounds import DESCRIPTION, problem, require_description
 from ..core.payload import UNNUMBERED, Payload
 from ..core.server_view import Client
 from ..core.settings import Value

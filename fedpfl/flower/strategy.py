@@ -21,26 +21,26 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from .. import models
-from ..core.claims import LARGEST, Bounds, problem
-from ..core.custom import article
+from ..core.checksummed_files import read_arrays
 from ..core.errors import ConfigError, FedpflError, did_you_mean
-from ..core.names import shape_of
+from ..core.metric_bounds import LARGEST, Bounds, problem
+from ..core.name_lists import shape_of
+from ..core.references import article
 from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
-from ..core.stored import read_arrays
 from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener
 from ..engine.options.norm_limit import limit_of
 from ..engine.options.privacy import server_privacy
-from ..engine.replies import Expected
+from ..engine.reply_numbers import Expected
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import TRAIN
 from ..methods import Method
 from ..methods.bases.adapters import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
-from ..results.record import Round
+from ..results.round_record import Round
 from ..results.run_folder import GLOBAL, RunFolder
 from ..rules import Rule
 from ..setup.all_settings import check_keys, code_in, require_used, unused
@@ -217,7 +217,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         name = self.method.name
         keys = {field.name: key_of(field, name) for field in fields(self.method.Settings)}
         text = name if _is_built_in(self.method) else self._as_setting("method", self.method)
-        values = {"method": text}
+        values: dict[str, Any] = {"method": text}
         if self.fraction_train:
             values["fraction-train"] = self.fraction_train
         if self.model is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import private_folder
 from ..core.settings import Value
@@ -25,7 +25,7 @@ from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
 from ..setup.config import Config, RunSettings
 from ..setup.options.after_the_end import PersonaliseSettings
-from ..setup.options.participation import ParticipationOption
+from ..setup.options.availability import ParticipationOption
 from ..training.device import require_device
 from .shipped import app_settings
 
@@ -78,8 +78,8 @@ def prepare(
     nor the data say how many there are. ``resume`` is the name or folder of a run to resume. ``own_data``: each client
     has data of its own, so there are none in common to check.
     """
-    own_code.set_folder(app or Path())
-    own_code.begin_run()
+    user_code.set_folder(app or Path())
+    user_code.begin_run()
     if app is not None:
         discover()
     try:
@@ -119,7 +119,7 @@ def prepare(
     require_device(config.training)
     over = config.of(PersonaliseSettings).on
     if not over and config.wants(ParticipationOption):
-        from ..engine.options.participation import available
+        from ..engine.options.availability import available
 
         available(config)
     run = _reopened(config, over) if config.run.resume else _fresh(config)
@@ -143,7 +143,7 @@ def project_settings(folder: Path, *without: str) -> dict[str, Value]:
 def _new_name(config: Config) -> str:
     # Two runs may start in the same second, and their folders appear only seconds later.
     moment = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    return f"{moment}-{custom.short_name(config.run.method)}-{custom.short_name(config.data.dataset)}"
+    return f"{moment}-{references.short_name(config.run.method)}-{references.short_name(config.data.dataset)}"
 
 
 def _fresh(config: Config) -> RunFolder:

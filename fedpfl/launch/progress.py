@@ -13,8 +13,8 @@ import numpy as np
 
 from ..core.metrics import CLASSES
 from ..engine.listener import Listener
-from ..results.record import Round
 from ..results.round_line import in_words
+from ..results.round_record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule
 

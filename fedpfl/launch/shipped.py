@@ -10,9 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from ..core.checksummed_files import MAX_TOML
 from ..core.errors import ConfigError, DamagedFile
 from ..core.files import read_regular
-from ..core.stored import MAX_TOML
 
 CONFIGS, EXPERIMENTS, SCALES = "configs", "experiments", "scales"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core.errors import NoPlainModel
-from ..core.own_code import global_state_kept
+from ..core.user_code import global_state_kept
 from ..engine.listener import Listener
 from ..engine.server_run import run_federation
 from ..engine.simulation_transport import SimulationTransport

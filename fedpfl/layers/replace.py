@@ -7,9 +7,9 @@ from typing import Any, Callable, Iterator, TypeVar
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.frozen import has_frozen
+from fedpfl.core.references import article
 
 L = TypeVar("L", bound=nn.Module)
 

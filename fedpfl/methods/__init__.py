@@ -1,6 +1,6 @@
 """The methods, each in a file or, with its own rule or layers, in a folder. A new one is found by its ``name``.
 
-Custom ones (:mod:`fedpfl.core.custom`) are known as soon as a setting has named them.
+Custom ones (:mod:`fedpfl.core.references`) are known as soon as a setting has named them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
 from .settings import ALIASES, SETTINGS
 
@@ -57,13 +57,13 @@ def known() -> dict[str, type[Method]]:
 
 def _custom(look: bool = True) -> list[type[Method]]:
     """Return the custom methods that have been found; ``look`` for those of installed packages as well."""
-    for name in custom.entry_point_names("method") if look else ():
+    for name in references.entry_point_names("method") if look else ():
         if name not in _users_methods:
             try:
                 find(name)
             except ConfigError:
                 continue  # said where it is asked for: a package that is broken is no reason to fail without it
-    return [method for name, (method, version) in _users_methods.items() if own_code.is_current(name, version)]
+    return [method for name, (method, version) in _users_methods.items() if user_code.is_current(name, version)]
 
 
 def settings_of_custom() -> dict[str, type[Any]]:
@@ -85,9 +85,9 @@ def own_settings(method: str) -> type[Any] | None:
 
 def discover(module: str = "parts") -> list[type[Method]]:
     """Make the methods in a module of the app's folder known, if there is one; return them by name."""
-    if not own_code.has_module(module):
+    if not user_code.has_module(module):
         return []
-    contents = vars(own_code.module("method", f"{module}:method"))
+    contents = vars(user_code.module("method", f"{module}:method"))
     keys = [key for key, value in contents.items() if _is_method(value) and value.__module__ == module]
     return sorted((find(f"{module}:{key}") for key in keys), key=lambda method: method.name)
 
@@ -103,7 +103,7 @@ def names() -> list[str]:
     builtin: list[str] = []
     for name in SETTINGS:
         builtin += [name, *(alias for alias, target in ALIASES.items() if target == name)]
-    return [*builtin, *(name for name in custom.entry_point_names("method") if name not in builtin)]
+    return [*builtin, *(name for name in references.entry_point_names("method") if name not in builtin)]
 
 
 @lru_cache(maxsize=64)
@@ -119,13 +119,13 @@ def _in_own_file(name: str) -> type[Method] | None:
 def find(name: str) -> type[Method]:
     """Return the method called ``name``, or the custom one that it refers to."""
     builtin = [*SETTINGS, *ALIASES]
-    if name in builtin and name not in custom.entry_point_names("method"):
+    if name in builtin and name not in references.entry_point_names("method"):
         name = ALIASES.get(name, name)
         return _in_own_file(name) or methods()[name]
-    method = own_code.find("method", name, builtin)
+    method = user_code.find("method", name, builtin)
     if method not in methods().values():
         _require_method(name, method, builtin)
-        _users_methods[name] = method, own_code.version()
+        _users_methods[name] = method, user_code.version()
     return method  # type: ignore[no-any-return]
 
 
@@ -145,7 +145,7 @@ def _require_method(name: str, method: Any, taken: list[str]) -> None:
     from .base import Method
 
     if not (isinstance(method, type) and issubclass(method, Method)):
-        message = f"is {custom.article(method)}, and must be a subclass of fedpfl.Method"
+        message = f"is {references.article(method)}, and must be a subclass of fedpfl.Method"
         raise ConfigError("method", name, message)
     missing = [word for word in ("name", "paper", "shares") if not isinstance(getattr(method, word, None), str)]
     if missing:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ..layers.memory import add_twin, in_twin, twin
 from ..rules.mean import Mean
+from ..training.inner_gradients import forward_with
 from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Forward, Phase
-from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method
 from .settings.own_models import APFLSettings
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import LayoutError
-from ..core.extras import ANY, BOTH, CLIENT, SHARED, Extra
+from ..core.extra_arrays import ANY, BOTH, CLIENT, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..layers.memory import in_twin, twin
 from ..rules.per_client import PerClientRule, mix
+from ..training.inner_gradients import forward_with
 from ..training.loop import gradients
 from ..training.phase import Batch, Phase
-from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
 from .settings.own_models import APPLESettings

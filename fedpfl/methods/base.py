@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.custom import article
 from ..core.errors import ConfigError, LayoutError
-from ..core.extras import Extra
+from ..core.extra_arrays import Extra
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.option import NoSettings
 from ..core.payload import Payload
 from ..core.pixels import HALF
+from ..core.references import article
 from ..core.rng import generator
 from ..core.samples import Samples
 from ..core.sharing import Sharing
@@ -243,7 +243,7 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.own_code import require_hooks
+        from fedpfl.core.user_code import require_hooks
 
         require_hooks("method", cls, Method)
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from ..core.payload import Payload
 from ..layers.memory import Memory, remembered
+from ..training.inner_gradients import forward_with
 from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Phase
-from ..training.steps import forward_with
 from .base import LocalRound, Method
 from .settings.own_models import FedALASettings
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.extras import SERVER, Extra
+from ..core.extra_arrays import SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import in_twin, twin

@@ -17,8 +17,8 @@ from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
-from ..rules.averages import RunningMean
 from ..rules.per_client import PerClientRule, inner_products, mix
+from ..rules.running_mean import RunningMean
 from .base import Aggregation, Method
 from .settings.own_models import FedCACSettings
 

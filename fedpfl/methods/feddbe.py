@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import LayoutError, NoPlainModel
-from ..core.extras import CLIENT, MEANS, SERVER, Extra
+from ..core.extra_arrays import CLIENT, MEANS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut
-from ..rules.averages import RunningMean
 from ..rules.mean import Mean
+from ..rules.running_mean import RunningMean
 from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..core.extras import COUNTS, MEANS, SERVER, Extra
+from ..core.extra_arrays import COUNTS, MEANS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import LayoutError
-from ..core.extras import ANY, CHANGE, SERVER, Extra
+from ..core.extra_arrays import ANY, CHANGE, SERVER, Extra
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.process import computing

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
-from ..core.extras import COUNTS, SERVER, Extra
+from ..core.extra_arrays import COUNTS, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import in_twin

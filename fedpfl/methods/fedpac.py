@@ -14,12 +14,12 @@ from typing import Callable, Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from ..core.extras import POSITIVE, SERVER, Extra
+from ..core.extra_arrays import POSITIVE, SERVER, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..models.parts import cut
-from ..rules.averages import RunningMean
 from ..rules.per_client import inner_products
+from ..rules.running_mean import RunningMean
 from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, by_class, class_by_width

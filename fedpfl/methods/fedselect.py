@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.extras import SERVER, SHARED, Extra
+from ..core.extra_arrays import SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import Memory, remembered
 from ..rules import Rule
+from ..training.inner_gradients import forward_with
 from ..training.phase import Forward, Phase
-from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method, everything
 from .settings.divided_layers import FedSelectSettings
 

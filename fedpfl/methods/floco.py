@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.extras import CLIENT, Extra
+from ..core.extra_arrays import CLIENT, Extra
 from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..rules.mean import Mean
+from ..training.inner_gradients import forward_with
 from ..training.loop import gradients
 from ..training.phase import Batch, Forward, Phase
-from ..training.steps import forward_with
 from .base import Aggregation, LocalRound, Method, everything
 from .bases.prototypes import require_settable_head
 from .settings.own_models import FlocoSettings

@@ -15,7 +15,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from ..core.errors import LayoutError
-from ..core.extras import CLIENT, SERVER, SHARED, SHARES, Extra
+from ..core.extra_arrays import CLIENT, SERVER, SHARED, SHARES, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter

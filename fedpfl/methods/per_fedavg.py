@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..rules.mean import Mean
+from ..training.inner_gradients import gradient_of, move, parts_of, returning
 from ..training.phase import Batch, Phase, loss_of
-from ..training.steps import gradient_of, move, parts_of, returning
 from .base import Aggregation, LocalRound, Method, everything
 from .settings.one_model import PerFedAvgSettings
 

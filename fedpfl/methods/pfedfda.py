@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import ConfigError
-from ..core.extras import BOTH, COVARIANCE, MEANS, RECEIVED, Extra
+from ..core.extra_arrays import BOTH, COVARIANCE, MEANS, RECEIVED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..models.parts import cut
-from ..rules.averages import RunningMean
 from ..rules.mean import Mean
+from ..rules.running_mean import RunningMean
 from ..training.loop import predict
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, Method, excluding

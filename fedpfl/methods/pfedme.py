@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from ..core.payload import Payload
 from ..layers.memory import in_twin, refresh_twin, twin
 from ..rules.mean import Mean
+from ..training.inner_gradients import gradient_of, returning
 from ..training.optim import SGD
 from ..training.penalties import Proximal
 from ..training.phase import Batch, Phase, loss_of
-from ..training.steps import gradient_of, returning
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
 from .settings.own_models import PFedMeSettings

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.extras import CLIENT, SERVER, SHARED, Extra
+from ..core.extra_arrays import CLIENT, SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..rules.mean import Mean

@@ -6,9 +6,9 @@ from functools import partial
 
 from torch import nn
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
-from ..core.names import shown
+from ..core.name_lists import shown
 from .registry import MODELS, BaseHeadModel, Shape
 from .sources import SOURCES
 
@@ -19,7 +19,7 @@ def build(
     """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
     ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
-    :func:`fedpfl.core.own_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
+    :func:`fedpfl.core.user_code.find` takes. ``input_shape`` is of one sample: (channels, height, width) of an image,
     (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens, for example (features,)
     otherwise. ``download``: a source may fetch pretrained weights from the internet. ``tokens``: a source with models
     of several kinds gives one that predicts the next token at each place of a text.
@@ -41,7 +41,7 @@ def build(
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     if not _source_of(name) and not _is_registered(name):
-        own_code.find("model", name, MODELS)
+        user_code.find("model", name, MODELS)
 
 
 def _source_of(name: str) -> str:
@@ -51,7 +51,7 @@ def _source_of(name: str) -> str:
 
 
 def _is_registered(name: str) -> bool:
-    return name in MODELS and name not in custom.entry_point_names("model")
+    return name in MODELS and name not in references.entry_point_names("model")
 
 
 def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
@@ -67,15 +67,15 @@ def _registered(name: str, input_shape: Shape, num_classes: int, vocabulary: int
 
 def _of_the_user(name: str, input_shape: Shape, num_classes: int, vocabulary: int) -> BaseHeadModel:
     """Build what the function that a setting names makes; it gets those of :func:`build`'s arguments that it names."""
-    function = own_code.find("model", name, MODELS)
+    function = user_code.find("model", name, MODELS)
     if isinstance(function, nn.Module):
         raise ConfigError(
             "model", name, f"is a {type(function).__name__} that is built; give a function that builds one"
         )
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
-    built = own_code.call("model", name, function, offered)
+    built = user_code.call("model", name, function, offered)
     if not isinstance(built, nn.Module):
-        raise ConfigError("model", name, f"returns {custom.article(built)}; it must return a torch.nn.Module")
+        raise ConfigError("model", name, f"returns {references.article(built)}; it must return a torch.nn.Module")
     from fedpfl.models.external import with_head
 
     return with_head(built, input_shape, num_classes, vocabulary, name=name)

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
-from fedpfl.core.custom import article
 from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.model_state import ModelState, OutsideState, buffers_kept
-from fedpfl.core.names import shown
-from fedpfl.core.own_code import global_state_kept
+from fedpfl.core.name_lists import shown
+from fedpfl.core.references import article
+from fedpfl.core.user_code import global_state_kept
 
 from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape

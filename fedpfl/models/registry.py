@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple, Tuple
 
 from torch import Tensor, nn
 
-from fedpfl.core import custom
+from fedpfl.core import references
 from fedpfl.core.registry import Registry
 
 Shape = Tuple[int, ...]
@@ -171,7 +171,7 @@ def register(
 
 def names() -> list[str]:
     """Return the names that users may write: those of this package and of installed packages' models."""
-    return [*MODELS, *(name for name in custom.entry_point_names("model") if name not in MODELS)]
+    return [*MODELS, *(name for name in references.entry_point_names("model") if name not in MODELS)]
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

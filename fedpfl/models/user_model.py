@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError, did_you_mean
-from ..core.names import shown
+from ..core.name_lists import shown
 from .builder import build
 from .external import made_up, with_head
 from .registry import BaseHeadModel, NoHead, Shape
@@ -32,9 +32,11 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
         module = copy.deepcopy(model)
     else:
         offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
-        module = own_code.call("model", name_of(model), model, offered)
+        module = user_code.call("model", name_of(model), model, offered)
     if not isinstance(module, nn.Module):
-        raise ConfigError("model", name_of(model), f"makes {custom.article(module)}; it must make a torch.nn.Module")
+        raise ConfigError(
+            "model", name_of(model), f"makes {references.article(module)}; it must make a torch.nn.Module"
+        )
     if not head:
         return module
     return with_head(module, input_shape, num_classes, vocabulary, head, name_of(model))

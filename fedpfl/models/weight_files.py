@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedpfl.core.checksummed_files import has_checksum, read_arrays
 from fedpfl.core.errors import ConfigError, DamagedFile, printable
 from fedpfl.core.files import open_regular
-from fedpfl.core.stored import has_checksum, read_arrays
 
 from .registry import BaseHeadModel
 from .torchvision_weights import from_torchvision

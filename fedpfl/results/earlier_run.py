@@ -13,10 +13,10 @@ import numpy as np
 
 from ..client.state import ClientState
 from ..core import code_hash
+from ..core.checksummed_files import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError, printable
 from ..core.files import open_regular, private_folder, write_atomically
-from ..core.names import in_short, other_than
-from ..core.stored import Stored, from_json_line, json_line, read_arrays, write_arrays
+from ..core.name_lists import in_short, other_than
 from ..setup.all_settings import tagged
 from ..setup.config import Config
 from ..version import __version__

@@ -18,13 +18,13 @@ from .. import models
 from ..client.device_model import ONNX as ONNX_ENDING
 from ..client.device_model import kept_model, read_model, write_files
 from ..client.state import ClientState
+from ..core.checksummed_files import Stored, read_arrays
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import write_atomically
 from ..core.frozen import frozen
-from ..core.names import shape_of
+from ..core.name_lists import shape_of
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
-from ..core.stored import Stored, read_arrays
 from ..data.federation import TOKENS, names_of_classes
 from ..data.scaling import FILL, Scaling
 from ..methods.base import export_of, tests_more_than_arrays
@@ -199,7 +199,7 @@ class _StoredModels:
         file = write_files(self._file(client), self._about(client), arrays)  # private, as the same arrays in state-dir
         path = file.with_suffix(FORMS[form])
         if form != STATE_DICT:
-            from fedpfl.results.programs import program
+            from fedpfl.results.exported_programs import program
 
             content = program(self.module(client, arrays), self.shape, self.vocabulary, form)
             write_atomically(path, content, private=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+from ..core.checksummed_files import from_json_line
 from ..core.errors import DamagedFile
 from ..core.files import open_regular
-from ..core.stored import from_json_line
 from .history import History
 
 # So many bytes are read first, and twice as many where a line is longer than what was read, up to MAX_LINE.

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core import settings as s
 from ..core.errors import DataError
 from ..core.files import files_below, open_regular, stamp_of
-from ..data.datasets.places import shortcut
+from ..data.datasets.reading_helpers import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
 from ..data.settings import DataSettings
@@ -32,10 +32,10 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
     """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
 
-    What is not on this machine has none. ``imported``: see :func:`fedpfl.core.own_code.sources`.
+    What is not on this machine has none. ``imported``: see :func:`fedpfl.core.user_code.sources`.
     """
     named = code_in(values, "idle")
-    modules, objects = own_code.sources(named, values, imported), own_code.handed_over(named)
+    modules, objects = user_code.sources(named, values, imported), user_code.handed_over(named)
     return {"files": contents(values), "modules": modules, "objects": objects}
 
 
@@ -77,7 +77,7 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
     if data.dataset in DATASETS and DATASETS[data.dataset][0].download:
         yield "data-dir", shortcut(data)  # a file in the place of a published data set
     models = [
-        custom.without_clients(text)
+        references.without_clients(text)
         for key in ("model", "client-models")
         for text in str(values.get(key, "")).split(",")
     ]

@@ -18,7 +18,7 @@ import torch
 from ..client.engine import Engine
 from ..client.options.after_the_end import FINE_TUNE, LOCAL_TRAIN, personalise
 from ..core.errors import ConfigError
-from ..core.extras import CLIENT
+from ..core.extra_arrays import CLIENT
 from ..core.payload import Payload
 from ..core.server_view import Client, new_clients
 from ..core.settings import Value

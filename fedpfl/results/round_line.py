@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core import metrics
-from .record import Round
+from .round_record import Round
 
 # What any client can report after training; what else it reports is the method's own.
 EVERY_REPLY = frozenset({

@@ -15,7 +15,8 @@
     RUN/.lock                locked by the server of the run for as long as it runs
     RUN/events.out.tfevents… the curves, for TensorBoard
 
-Only the user may enter the folder. Everything that a resumed run reads carries a checksum (``core/stored.py``).
+Only the user may enter the folder. Everything that a resumed run reads carries a checksum
+(``core/checksummed_files.py``).
 """
 
 from __future__ import annotations
@@ -32,12 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import code_hash, custom
-from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable, uncontrolled
-from ..core.files import locked, naming, private_folder, read_regular, write_atomically
-from ..core.metrics import ACCURACY
-from ..core.names import client_in, in_short
-from ..core.stored import (
+from ..core import code_hash, references
+from ..core.checksummed_files import (
     MAX_JSON,
     Stored,
     from_json_line,
@@ -48,12 +45,16 @@ from ..core.stored import (
     write_arrays,
     write_toml,
 )
+from ..core.errors import ConfigError, DamagedFile, StateError, did_you_mean, printable, uncontrolled
+from ..core.files import locked, naming, private_folder, read_regular, write_atomically
+from ..core.metrics import ACCURACY
+from ..core.name_lists import client_in, in_short
 from ..rules import Rule
 from ..setup.config import Config
 from ..version import __version__
 from .history import History
-from .record import Round
 from .round_line import summarise
+from .round_record import Round
 
 # A crash while the newest checkpoint is read or judged damaged leaves one more.
 KEPT_CHECKPOINTS = 2
@@ -76,7 +77,7 @@ class RunFolder:
         root = Path(config.run.output_dir).expanduser()
         name = (
             config.run.run_name
-            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{custom.short_name(config.data.dataset)}"
+            or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.method.name}-{references.short_name(config.data.dataset)}"
         )
         path, tries = root / name, 1
         while True:
@@ -268,7 +269,7 @@ class RunFolder:
     def method(self) -> str:
         """The method's own name, without its code."""
         named = str(self.config()["method"])
-        return str(self.task().get("method", named)) if custom.is_custom("method", named) else named
+        return str(self.task().get("method", named)) if references.is_custom("method", named) else named
 
     @property
     def finished(self) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TypedDict
 
-from ..core.custom import short_name
 from ..core.metrics import ACCURACY, TARGETS, labels_of, score_in_words, score_name
-from ..core.names import in_short
+from ..core.name_lists import in_short
+from ..core.references import short_name
 from .history import History
 from .round_line import metric_names, over_whom
 from .run_folder import RunFolder

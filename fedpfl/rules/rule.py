@@ -13,7 +13,7 @@ from ..core.layout import rounded
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client, Federation
-from .averages import Averages, RunningMean, group_size
+from .running_mean import Averages, RunningMean, group_size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +136,7 @@ class Rule(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.own_code import require_hooks
+        from fedpfl.core.user_code import require_hooks
 
         require_hooks("rule", cls, Rule)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Mapping
 
-from ..core import custom
+from ..core import references
 from ..core import settings as s
 from ..core.errors import ConfigError
 from ..data.settings import DataSettings
@@ -77,7 +77,7 @@ def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, 
     together.
     """
     method = given.get("method", app.get("method", ""))
-    if isinstance(method, str) and custom.is_custom("method", method):
+    if isinstance(method, str) and references.is_custom("method", method):
         return  # whose settings are known once it is imported
     fields = _fields_of(method if isinstance(method, str) else "")
     if {*named, *given} - fields.keys():
@@ -121,7 +121,7 @@ def require_used(values: Mapping[str, Any], methods: Collection[str]) -> None:
 def know_method(values: Mapping[str, Any]) -> None:
     """Make the settings of a custom method known, wherever its class comes from, if ``values`` name one."""
     named = values.get("method")
-    if isinstance(named, str) and custom.is_custom("method", named):
+    if isinstance(named, str) and references.is_custom("method", named):
         find(named)
 
 
@@ -151,7 +151,7 @@ def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> di
     keys = tagged("place") if keys is None else keys
     given = {key: str(values[key]) for key in sorted(keys) if values.get(key)}
     code = functions()
-    return {key: place for key, place in given.items() if key not in code or not custom.is_reference(place)}
+    return {key: place for key, place in given.items() if key not in code or not references.is_reference(place)}
 
 
 def at_home(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def at_home(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def functions() -> frozenset[str]:
     """Return the keys of the settings that may name functions of the user's, several separated by commas."""
-    return tagged("code") - custom.GROUPS.keys()
+    return tagged("code") - references.GROUPS.keys()
 
 
 def code_in(values: Mapping[str, Any], without: str = "server") -> list[tuple[str, str]]:
@@ -171,7 +171,7 @@ def code_in(values: Mapping[str, Any], without: str = "server") -> list[tuple[st
 
     What only the server runs no client imports: it does not count by default.
     """
-    return list(custom.references(values, sorted(tagged("code") - tagged(without))))
+    return list(references.references(values, sorted(tagged("code") - tagged(without))))
 
 
 def require_absolute(values: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..core.errors import ConfigError
-from ..core.extras import Extras
+from ..core.extra_arrays import Extras
 from ..core.frozen import frozen
 from ..core.layout import RUNNING_STATISTICS
 from ..core.metrics import MASKS, TARGETS, TOKENS

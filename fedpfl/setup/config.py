@@ -10,10 +10,10 @@ import re
 from dataclasses import Field, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core import settings as s
 from ..core.errors import ConfigError
-from ..core.extras import Extra
+from ..core.extra_arrays import Extra
 from ..core.layout import DTYPES
 from ..core.metrics import require as require_metrics
 from ..core.option import Option, TaskFacts
@@ -41,13 +41,13 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting(
-        "fedper", "Method.", choices=method_names, open_to={custom.FORM: custom.is_reference}, tags="own code"
+        "fedper", "Method.", choices=method_names, open_to={references.FORM: references.is_reference}, tags="own code"
     )
     model: str = setting(
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
-        open_to={**model_sources(), custom.FORM: custom.is_reference},
+        open_to={**model_sources(), references.FORM: references.is_reference},
         tags="own code",
     )
     client_models: str = setting(
@@ -193,18 +193,18 @@ class RunSettings:
         text = self.client_models
         if not text:
             return self.model
-        if not custom.is_reference(text):
+        if not references.is_reference(text):
             return next((model for numbers, model in self.listed_models() if client in numbers), self.model)
-        name = own_code.call("client-models", text, own_code.find("client-models", text), {"client": client})
+        name = user_code.call("client-models", text, user_code.find("client-models", text), {"client": client})
         if not isinstance(name, str):
-            allowed = f"returns {custom.article(name)} for client {client}, and must return the name of a model"
+            allowed = f"returns {references.article(name)} for client {client}, and must return the name of a model"
             raise ConfigError("client-models", text, allowed)
         return name
 
     def listed_models(self) -> Iterator[tuple[range, str]]:
         """Yield numbers of clients and their model, as ``client-models`` lists them; ``ConfigError`` for a mistake."""
         taken: set[int] = set()
-        listed = "" if custom.is_reference(self.client_models) else self.client_models
+        listed = "" if references.is_reference(self.client_models) else self.client_models
         for part in filter(None, listed.split(",")):
             found = _CLIENTS.fullmatch(part.strip())
             if found is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.extras import BOTH, Extra
+from ..core.extra_arrays import BOTH, Extra
 from ..core.layout import Layout
 from ..core.payload import EVALUATION_ONLY
 from ..core.sharing import Sharing

@@ -12,8 +12,8 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, Iterator
 
-from ..core.custom import PYTHON, is_reference, objects
-from ..core.own_code import stands_for
+from ..core.references import PYTHON, is_reference, objects
+from ..core.user_code import stands_for
 
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from ..core.custom import FORM
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
+from ..core.references import FORM
 from ..methods import Method, methods
 from ..version import REPOSITORY, __version__, urls
 from .all_settings import METHOD, all_settings, functions, sections, tagged

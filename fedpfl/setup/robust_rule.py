@@ -16,9 +16,9 @@ import numpy as np
 
 from ..core.errors import ConfigError
 from ..core.vectors import clipped
-from ..rules.averages import Averages, RunningMean
 from ..rules.norms import distance
 from ..rules.rule import Rule
+from ..rules.running_mean import Averages, RunningMean
 from .options.robust import RobustSettings
 
 # Values of all clients' vectors that are compared at a time.

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import own_code
+from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..results.identity import content_of
 from ..setup.all_settings import code_in, places, tagged
-from .store import PlannedRun, require_files
+from .run_store import PlannedRun, require_files
 
 FILES = "files"
 
@@ -39,7 +39,7 @@ class Bundle:
         self._copies = dict[Path, str]()
         folder.mkdir(parents=True, exist_ok=True)
         for run in runs:
-            for name, path in own_code.files(code_in(run.settings, "idle"), run.settings).items():
+            for name, path in user_code.files(code_in(run.settings, "idle"), run.settings).items():
                 if name not in self.hashes:
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
                     write_atomically(folder / name, path.read_bytes())

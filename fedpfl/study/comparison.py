@@ -14,11 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ..core.checksummed_files import to_toml
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..core.metrics import ACCURACY, is_share, kind_of, lower_is_better, score_name
 from ..core.metrics import names as names_of
-from ..core.stored import to_toml
 from ..launch.shipped import read_toml
 from ..results.identity import has_same_clients
 from ..results.tables import Cell as TableCell
@@ -32,8 +32,8 @@ from .analysis.repetitions import has_validation, other_code, other_threads
 from .analysis.significance import interval, metric_of, significance
 from .bundle import Bundle, require_whole
 from .grid import Cell, Grid, in_words
-from .layout import Column, Line, cell_names, in_lines, lines_of, number_column, rows_by_columns
-from .store import Store
+from .run_store import Store
+from .table_layout import Column, Line, cell_names, in_lines, lines_of, number_column, rows_by_columns
 
 # Of each client's training samples, where settings are chosen and the user has not said how many.
 VALIDATION_FRACTION = 0.2

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from ..core import own_code
+from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
 from ..setup.all_settings import code_in
 from .grid import Grid
-from .store import PlannedRun, State, Store, unique
+from .run_store import PlannedRun, State, Store, unique
 
 POLL_SECONDS = 0.1
 FEDPFL = (sys.executable, "-P", "-c", "from fedpfl.cli import main; main()")
@@ -255,7 +255,7 @@ class Process:
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         is_custom = bool(code_in(self._run.settings))
-        folder = (own_code.folder() if is_custom else None) or self._store.root  # where custom code is found
+        folder = (user_code.folder() if is_custom else None) or self._store.root  # where custom code is found
         with self._answer.open("wb") as output, self._log.open("ab") as log, _on_cores(self._share.cores):
             return subprocess.Popen(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=log, start_new_session=True

@@ -11,9 +11,9 @@ from ..launch import shipped
 from ..results.tables import Spread
 from . import run_numbers
 from .analysis import ANALYSES
-from .description import ExperimentFile, load
+from .experiment_file import ExperimentFile, load
 from .grid import Grid
-from .store import PlannedRun, State, Store
+from .run_store import PlannedRun, State, Store
 
 
 def files() -> dict[str, Path]:

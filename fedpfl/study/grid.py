@@ -17,7 +17,7 @@ from ..results.run_folder import RunFolder
 from ..results.tables import Spread
 from ..setup.config import RunSettings
 from . import run_numbers
-from .store import PlannedRun, State, Store, plan, unique
+from .run_store import PlannedRun, State, Store, plan, unique
 
 GENERATED = "{generated}"
 

@@ -18,11 +18,11 @@ from . import run_numbers
 from .analysis import ANALYSES, Result
 from .analysis.figure import Figure, Lines, Points
 from .analysis.significance import accuracies_of, against
-from .description import BY_COLUMN, ExperimentFile, Ranking
 from .experiment import ExperimentGrid
+from .experiment_file import BY_COLUMN, ExperimentFile, Ranking
 from .grid import in_words
-from .layout import Column, Line, chosen_column, in_lines, rows_by_columns
-from .store import State
+from .run_store import State
+from .table_layout import Column, Line, chosen_column, in_lines, rows_by_columns
 
 CURVE_ROUNDS = 20
 

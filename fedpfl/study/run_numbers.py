@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core.checksummed_files import read_json
 from ..core.errors import ConfigError
 from ..core.metrics import ACCURACY, CLASSES, is_share, lower_is_better, score_name
-from ..core.stored import read_json
 from ..results.history import History, of_clients, traffic
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread

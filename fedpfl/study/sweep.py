@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY
 from ..launch.shipped import value_of
@@ -18,8 +18,8 @@ from ..results.tables import Spread, Table
 from ..setup.all_settings import owners, require_used, tagged
 from ..setup.config import RunSettings
 from .grid import Cell, Grid, in_words
-from .layout import Column, Line, in_lines, lines_of, number_column
-from .store import State, Store
+from .run_store import State, Store
+from .table_layout import Column, Line, in_lines, lines_of, number_column
 
 COLUMNS = ("personalised-best", "personalised-last", "global-best", "gigabytes", "seconds")
 # The columns of the tables; the first one is the number by which the best point is chosen.
@@ -138,8 +138,8 @@ def _mean(number: Column, line: Line) -> TableCell:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str) and value.startswith(f"{custom.PYTHON}:"):
-        return custom.short_name(value)
+    if isinstance(value, str) and value.startswith(f"{references.PYTHON}:"):
+        return references.short_name(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.pixels import HALF, of_channels, scale
 
@@ -92,12 +92,16 @@ def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.rando
 
 
 def _own(name: str) -> Augmentation:
-    function = own_code.guarded("augmentation", name, own_code.find("augmentation", name))
+    function = user_code.guarded("augmentation", name, user_code.find("augmentation", name))
 
     def augment(x: Tensor, rng: np.random.Generator) -> Tensor:
         changed = function(x.clone(), rng)
         if not isinstance(changed, Tensor) or changed.shape != x.shape or changed.dtype != x.dtype:
-            has = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else custom.article(changed)
+            has = (
+                f"{changed.dtype} {tuple(changed.shape)}"
+                if isinstance(changed, Tensor)
+                else references.article(changed)
+            )
             allowed = f"returns {has}; it must return a tensor of {x.dtype} {tuple(x.shape)}, as it is given"
             raise ConfigError("augmentation", name, allowed)
         return changed

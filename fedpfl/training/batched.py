@@ -35,10 +35,10 @@ from .augment import find as find_augmentation
 from .augment import flip_crop
 from .loop import Part, epochs_of, set_mode, set_training, statistics_of, step_parts, step_precision, summed
 from .losses import class_weights, weighing_with
-from .merge import CannotStack, Merged
 from .optim import SGD, TorchOptimizer, clip
 from .phase import Batch, Phase, loss_of
 from .settings import TrainingSettings
+from .stacked_phases import CannotStack, Merged
 
 logger = getLogger("fedpfl.training")
 

@@ -16,8 +16,8 @@ from ..core.errors import in_one_line
 from ..core.samples import Samples
 from .batched import Holder, Layers, Member, Turns
 from .loop import Score, test_batches
-from .merge import CannotStack, Merged
 from .phase import Batch, Forward
+from .stacked_phases import CannotStack, Merged
 
 
 def scores_of_many(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.metrics import labels_of
 from ..core.samples import IGNORED, IGNORED_TOKEN
@@ -145,15 +145,17 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") 
 
 @lru_cache(maxsize=8)
 def _own(text: str, version: int) -> Criterion:
-    word = custom.without_clients(text)
-    users = own_code.find("loss", word)
-    function, truth_first = own_code.guarded("loss", text, users, no_class=True), own_code.takes_truth_first(users)
+    word = references.without_clients(text)
+    users = user_code.find("loss", word)
+    function, truth_first = user_code.guarded("loss", text, users, no_class=True), user_code.takes_truth_first(users)
 
     def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         y = y if y.is_floating_point() else y.long()
         result: Any = function(y, outputs) if truth_first else function(outputs, y)
         if not isinstance(result, Tensor) or result.shape not in ((), (len(y),)):
-            is_one = custom.article(result) if not isinstance(result, Tensor) else f"a tensor of {tuple(result.shape)}"
+            is_one = (
+                references.article(result) if not isinstance(result, Tensor) else f"a tensor of {tuple(result.shape)}"
+            )
             raise ConfigError("loss", text, f"returns {is_one}; it must return the mean, or a value for each sample")
         if reduction == "none" and not result.dim():
             raise ConfigError("loss", text, "must return a value for each sample: this method weighs samples")
@@ -164,7 +166,7 @@ def _own(text: str, version: int) -> Criterion:
 
 def own_loss(text: str) -> Criterion:
     """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
-    return _own(text, own_code.version())
+    return _own(text, user_code.version())
 
 
 def require_working(text: str, num_classes: int) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import custom, metrics, own_code
-from ..core.claims import LARGEST
+from ..core import metrics, references, user_code
 from ..core.errors import ConfigError, FedpflError
+from ..core.metric_bounds import LARGEST
 from ..core.samples import IGNORED
 from .losses import CROSS_ENTROPY, KINDS, MSE, NEXT_TOKEN, SEGMENTATION
 from .losses import tried as samples_to_try
@@ -38,7 +38,7 @@ logger = getLogger("fedpfl.client")
 
 def find(text: str) -> dict[str, Measure]:
     """Return the measure of each metric of the setting ``metrics``, by its short name; raise :class:`ConfigError`."""
-    return {custom.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.entries(text)}
+    return {references.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.entries(text)}
 
 
 def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
@@ -93,9 +93,9 @@ class _UsersMetric:
 
     def __init__(self, word: str) -> None:
         self._word, self.failed = word, False
-        function = own_code.find("metrics", word)
-        self._function = own_code.guarded("metrics", word, function, no_class=True)
-        self._truth_first = own_code.takes_truth_first(function)
+        function = user_code.find("metrics", word)
+        self._function = user_code.guarded("metrics", word, function, no_class=True)
+        self._truth_first = user_code.takes_truth_first(function)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         if loss in (SEGMENTATION, NEXT_TOKEN):
@@ -109,7 +109,7 @@ def _pair(word: str, result: Any) -> SumAndCount:
     try:
         total, count = (float(number) for number in pair)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        allowed = f"returns {custom.article(result)}; it must return a number, or a sum and a count"
+        allowed = f"returns {references.article(result)}; it must return a number, or a sum and a count"
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:
         return UNDEFINED

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Sequence
 import torch
 from torch import Tensor
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
 
 # The default of the setting `momentum`.
@@ -168,13 +168,13 @@ class OwnOptimizer(TorchOptimizer):
 
     def __init__(self, text: str, params: Sequence[Tensor], learning_rate: float) -> None:
         self.params = list(params)
-        function = own_code.find("optimizer", text)
-        made = own_code.call("optimizer", text, function, {"params": self.params, "lr": learning_rate})
+        function = user_code.find("optimizer", text)
+        made = user_code.call("optimizer", text, function, {"params": self.params, "lr": learning_rate})
         self._scheduler: Any
         self._optimizer, self._scheduler = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             allowed = "must return an optimiser of torch, or a pair of one and its scheduler"
-            raise ConfigError("optimizer", text, f"returns {custom.article(made)}; it {allowed}")
+            raise ConfigError("optimizer", text, f"returns {references.article(made)}; it {allowed}")
 
     def step(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against ``grads``."""
@@ -185,7 +185,7 @@ class OwnOptimizer(TorchOptimizer):
 
 def uses_momentum(name: str) -> bool:
     """Return whether an optimiser has a momentum, or a β₁; one of the user's is told none."""
-    if custom.is_reference(name):
+    if references.is_reference(name):
         return False
     if name == "sgd" or name in OPTIMIZERS:
         return True
@@ -211,6 +211,6 @@ def make_optimizer(
         return SGD(params, learning_rate, momentum, weight_decay)
     if name in OPTIMIZERS:
         return OPTIMIZERS[name](params, learning_rate, momentum, weight_decay)
-    if custom.is_reference(name):
+    if references.is_reference(name):
         return OwnOptimizer(name, params, learning_rate)
     return TorchOptimizer(name, params, learning_rate, momentum, weight_decay)

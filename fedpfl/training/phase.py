@@ -97,9 +97,9 @@ class Phase:
         asks for that. Unless given the setting ``loss`` of what the model computes.
     gradient : callable, (model, batch, names, parameters) → (loss, gradients), optional
         For steps that are not the gradient of a loss at the parameters as they are (MAML); ``loss`` is not used then.
-        The parameters must hold their values again when it returns; ``training/steps.py`` helps. With ``precision =
-        "bf16"`` all of it runs under autocast. With ``batch-loss = "sum"`` the gradients are those of the sum
-        (``TrainingSettings.loss_weight``): the loop cannot know where in the step the loss stands.
+        The parameters must hold their values again when it returns; ``training/inner_gradients.py`` helps. With
+        ``precision = "bf16"`` all of it runs under autocast. With ``batch-loss = "sum"`` the gradients are those of the
+        sum (``TrainingSettings.loss_weight``): the loop cannot know where in the step the loss stands.
     penalty : Penalty, optional
         A term over the parameters.
     project : callable, (names, parameters) → None, optional

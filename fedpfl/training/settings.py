@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from ..core import custom
+from ..core import references
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, TOKENS, labels_of
 from ..core.pixels import HALF
@@ -50,7 +50,7 @@ class TrainingSettings:
         "Loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several labels per "
         "sample. segmentation: a class for each pixel. next-token: each token of a text from those before it.",
         choices=(CLASSES, TARGETS, LABELS, MASKS, TOKENS),
-        open_to={custom.FORM: custom.is_own},
+        open_to={references.FORM: references.is_own},
         tags="code refusable",
     )
     batch_loss: str = setting(
@@ -72,7 +72,7 @@ class TrainingSettings:
         "before these two. zoom-flip-colour: crop, flip, change colours or make grey. All but flip-crop need "
         "torchvision.",
         choices=AUGMENTATIONS,
-        open_to={custom.FORM: custom.is_reference},
+        open_to={references.FORM: references.is_reference},
         tags="code",
     )
     local_steps: int = setting(
@@ -87,7 +87,7 @@ class TrainingSettings:
         "Local optimiser, new in every phase. A function of your own gets params and lr, and returns an optimiser of "
         "torch, or a pair of one and a scheduler that makes a step after each of its steps.",
         choices=("sgd", "adam", "adamw"),
-        open_to={"the name of a class in torch.optim": _is_torch_optimizer, custom.FORM: custom.is_reference},
+        open_to={"the name of a class in torch.optim": _is_torch_optimizer, references.FORM: references.is_reference},
         tags="code",
     )
     learning_rate: float = setting(0.02, "Learning rate η.", above=0, tags="client")
@@ -217,7 +217,7 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
-        by_user = custom.is_reference(self.optimizer)
+        by_user = references.is_reference(self.optimizer)
         if by_user or self.optimizer[:1].isupper():
             from fedpfl.training.optim import USUAL_MOMENTUM, uses_momentum
 

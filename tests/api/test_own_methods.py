@@ -16,9 +16,9 @@ from torch import nn
 import fedpfl
 from fedpfl.api.comparisons import Runs
 from fedpfl.cli.common import load_app
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 from fedpfl.setup import reference
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 from fedpfl.study.sweep import SweepGrid
 
 FEW = {
@@ -131,7 +131,7 @@ def test_every_command_finds_the_code_of_this_folder(elsewhere):
         ["report", "--sweep", "mine", "--output-dir", "grid"], ["report", str(run)], ["show", str(run)],
         ["analyse", "per-client", str(run)], ["export", str(run)],
     ):  # fmt: skip
-        own_code.set_folder(None)  # as in a new process: modules of the folder are forgotten
+        user_code.set_folder(None)  # as in a new process: modules of the folder are forgotten
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, (arguments, done.output)
 
@@ -212,7 +212,7 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
 
 
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
-    own_code.set_folder(elsewhere)
+    user_code.set_folder(elsewhere)
     base = {"num-clients": 2, "num-server-rounds": 1}
     grid = {"method": ["fedprox", "far:Double"], "double-factor": [1.0, 2.0]}
     planned = SweepGrid(base, grid, 1, Store(elsewhere))

@@ -14,8 +14,8 @@ from support import LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS
 
 from fedpfl.bench.device import worker
-from fedpfl.core.claims import DESCRIPTION, REPLY, require_description, require_metrics
 from fedpfl.core.errors import FedpflError, LayoutError, printable
+from fedpfl.core.metric_bounds import DESCRIPTION, REPLY, require_description, require_metrics
 
 LIAR = 2
 
@@ -278,7 +278,7 @@ class Devices(LocalGrid):
         return list(self.nodes)
 
     def answer(self, kind, payload, node_config):
-        from fedpfl.client.answer import handle
+        from fedpfl.client.message_handler import handle
 
         place = node_config.get("place", node_config["partition-id"])
         reply = handle(kind, payload, {**self.run_config, "state-dir": str(self.folders / f"device-{place}")}, {

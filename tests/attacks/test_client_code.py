@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support import FEW_SAMPLES, federation, run_federation
 
+from fedpfl.client.batched_training import Together
 from fedpfl.client.engine import HANDLERS
 from fedpfl.client.forks import in_one_process
-from fedpfl.client.together import Together
 from fedpfl.core.errors import FedpflError
 from fedpfl.engine import worker
 from fedpfl.engine.simulation_transport import SimulationTransport
@@ -98,7 +98,7 @@ def test_clients_whose_common_step_leaves_a_copy_behind_fail_together(tmp_path, 
         os.fork()
         return run_phase_of_many(*given)
 
-    monkeypatch.setattr("fedpfl.client.together.run_phase_of_many", forks)
+    monkeypatch.setattr("fedpfl.client.batched_training.run_phase_of_many", forks)
     given = {"method": "fedavg", "num_clients": CLIENTS, "threads": 1, "clients_at_once": CLIENTS, **FEW_SAMPLES}
     values = federation(tmp_path, CLIENTS, **given)
     with SimulationTransport(Config.parse(values), 0) as transport, pytest.raises(FedpflError, match="made 1 process"):

@@ -20,14 +20,14 @@ from safetensors.numpy import load_file, save_file
 from support import Killed, LocalGrid, arrays, federation, run_federation
 
 import fedpfl
-from fedpfl.client.number import stored_number
+from fedpfl.client.client_number import stored_number
 from fedpfl.client.state import ClientState
+from fedpfl.core.checksummed_files import read_arrays, write_arrays
 from fedpfl.core.errors import DamagedFile, FedpflError, StateError
 from fedpfl.core.payload import Payload
-from fedpfl.core.stored import read_arrays, write_arrays
 from fedpfl.results.export import export_personal
 from fedpfl.results.run_folder import RunFolder
-from fedpfl.study.store import Store, plan
+from fedpfl.study.run_store import Store, plan
 
 ROUNDS = 3
 SETTINGS = {

@@ -26,9 +26,9 @@ from worker_parts import workers
 from fedpfl import strategies
 from fedpfl.bench.device.forward import forward
 from fedpfl.client import policy, protocol
-from fedpfl.client.answer import handle
+from fedpfl.client.message_handler import handle
 from fedpfl.client.policy import VARIABLE, PolicyError, bounded
-from fedpfl.core import code_hash, own_code, stored
+from fedpfl.core import checksummed_files, code_hash, user_code
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.flower import client_app
@@ -166,9 +166,9 @@ def app(tmp_path):
         "Path(__file__).with_name('imported').touch()\n\n\n"
         "class Mine(FedPer):\n    name = 'mine'\n"
     )
-    own_code.set_folder(folder)
+    user_code.set_folder(folder)
     yield folder
-    own_code.set_folder(None)
+    user_code.set_folder(None)
 
 
 def test_an_app_s_own_part_needs_its_name_and_the_hash_of_its_code(values, allow, app):
@@ -362,7 +362,7 @@ def test_memory_is_bounded(values, allow):
     assert resource.getrlimit(resource.RLIMIT_AS) == before
     code = f"""
 import json, os, sys
-from fedpfl.client.answer import handle
+from fedpfl.client.message_handler import handle
 from fedpfl.core.payload import Payload
 from test_device_policy import NODE, arrays_of
 values, message = map(json.loads, sys.argv[1:])
@@ -522,8 +522,8 @@ def test_a_client_without_room_for_its_state_fails_alone_and_before_it_writes(tm
     for line in run.metrics():
         assert line["failed"].keys() == {"1"}
         assert "more bytes of state: state-folders hold" in line["failed"]["1"]
-    stored = sorted(folder.name for folder in (tmp_path / "state").glob("*/client-*"))
-    assert stored == ["client-00000", "client-00002"]
+    folders = sorted(folder.name for folder in (tmp_path / "state").glob("*/client-*"))
+    assert folders == ["client-00000", "client-00002"]
 
 
 def test_files_without_arrays_need_room_too(tmp_path, allow, values):
@@ -605,7 +605,7 @@ def test_a_python_that_reads_no_toml_says_what_it_needs(values, allow, monkeypat
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(stored.importlib, "import_module", missing)
+    monkeypatch.setattr(checksummed_files.importlib, "import_module", missing)
     allow()
     with pytest.raises(PolicyError, match="needs the package tomli to read TOML"):
         policy._read.__wrapped__(Path(os.environ[VARIABLE]))

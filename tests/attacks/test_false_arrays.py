@@ -7,7 +7,7 @@ import pytest
 from support import LocalGrid, federation, run_federation
 
 import fedpfl
-from fedpfl.core.extras import COUNTS, COVARIANCE, POSITIVE, SERVER, SHARES
+from fedpfl.core.extra_arrays import COUNTS, COVARIANCE, POSITIVE, SERVER, SHARES
 from fedpfl.methods import find, methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config

@@ -15,8 +15,8 @@ import pytest
 from fedpfl.bench.mqtt import frames
 from fedpfl.client import protocol
 from fedpfl.client.device_model import load_model
+from fedpfl.core.checksummed_files import json_line
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.stored import json_line
 from fedpfl.data.division_file import read_division
 from fedpfl.version import __version__
 

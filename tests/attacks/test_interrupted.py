@@ -18,7 +18,7 @@ from fault_parts import FULL, INTERRUPT, KILL, TWICE, Commands
 from processes import marked
 from waiting import wait_until
 
-from fedpfl.core.stored import read_arrays
+from fedpfl.core.checksummed_files import read_arrays
 from fedpfl.setup.reference import BEGIN, END
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")]

@@ -13,8 +13,8 @@ from fedpfl.client.device_model import best_score, load_model, traced, write_mod
 from fedpfl.client.engine import Engine
 from fedpfl.client.state import ClientState
 from fedpfl.client.tested_model import score_of
+from fedpfl.core.checksummed_files import from_json_line, json_line
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
-from fedpfl.core.stored import from_json_line, json_line
 from fedpfl.data.federation import federated_data
 from fedpfl.results.export import personal_models, trained_model
 from fedpfl.setup.config import Config

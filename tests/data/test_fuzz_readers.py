@@ -19,9 +19,9 @@ from PIL import Image
 from safetensors.numpy import save
 
 from fedpfl.bench.inventory import InventoryError, read_inventory
+from fedpfl.core.checksummed_files import packed_arrays
+from fedpfl.core.checksummed_files import read_arrays as read_stored
 from fedpfl.core.errors import ConfigError, DamagedFile, DataError, FedpflError
-from fedpfl.core.stored import packed_arrays
-from fedpfl.core.stored import read_arrays as read_stored
 from fedpfl.data import DataSettings
 from fedpfl.data.datasets import npz
 from fedpfl.data.datasets.benchmarks import reader_of

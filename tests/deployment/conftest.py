@@ -2,8 +2,8 @@ import pytest
 from deployment_parts import Home
 from support import DOUBLE
 
-from fedpfl.core import own_code
-from fedpfl.launch.project import make
+from fedpfl.core import user_code
+from fedpfl.launch.new_project import make
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import know_method
 
@@ -29,9 +29,9 @@ def app(home):
     settings = (app / "pyproject.toml").read_text()
     assert 'method = "parts:MyMethod"' in settings
     (app / "pyproject.toml").write_text(settings.replace('method = "parts:MyMethod"', 'method = "mine:Double"'))
-    own_code.set_folder(app)
+    user_code.set_folder(app)
     know_method({"method": "mine:Double"})
     reference.update(app)
     assert "double-factor = 2.0" in (app / "pyproject.toml").read_text()
     yield app
-    own_code.set_folder(None)
+    user_code.set_folder(None)

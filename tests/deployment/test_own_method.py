@@ -10,7 +10,7 @@ from deployment_parts import OWN_PARTS, SECONDS, toml
 from flower_parts import Flower
 from support import exported
 
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 from fedpfl.results.export import export_personal
 
 pytestmark = [
@@ -81,6 +81,6 @@ def test_flowers_simulation_gives_the_bits_of_a_run(app, expected):
         shutil.copytree(app, flower.folder / "app")
         quoted = {key: f'"{value}"' if isinstance(value, str) else value for key, value in SETTINGS.items()}
         folder = flower.run(flower.folder / "app", *places, {**quoted, "seed": 1})
-        own_code.set_folder(flower.folder / "app")
+        user_code.set_folder(flower.folder / "app")
         export_personal(folder)
         assert arrays(folder.path) == expected

@@ -21,7 +21,7 @@ from support import exported
 from fedpfl.bench.credentials import prepare
 from fedpfl.bench.superlink import free_port
 from fedpfl.client.device_model import load_model
-from fedpfl.launch.project import TESTBED, make
+from fedpfl.launch.new_project import TESTBED, make
 
 pytestmark = [
     pytest.mark.slow,

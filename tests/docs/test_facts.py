@@ -20,8 +20,8 @@ from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
 from fedpfl.methods import methods
-from fedpfl.results.record import Round
 from fedpfl.results.round_line import summarise
+from fedpfl.results.round_record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.all_settings import all_settings
 from fedpfl.training.settings import TrainingSettings

@@ -14,7 +14,7 @@ import pytest
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study.analysis import ANALYSES
-from fedpfl.study.description import load
+from fedpfl.study.experiment_file import load
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))

@@ -437,7 +437,7 @@ def test_a_client_with_another_model_is_named_before_round_1_and_left_out_where_
 
 def test_a_node_with_its_number_alone_serves_runs_of_any_number_of_clients(tmp_path):
     """So a bench that grows by a board goes on with the runs that it has begun."""
-    from fedpfl.client.answer import handle
+    from fedpfl.client.message_handler import handle
 
     for clients in (2, 3):
         values = {**federation(tmp_path), "num-clients": clients}
@@ -460,7 +460,7 @@ def test_a_node_with_its_number_alone_serves_runs_of_any_number_of_clients(tmp_p
     ],
 )
 def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, message):
-    from fedpfl.client.answer import handle
+    from fedpfl.client.message_handler import handle
 
     with pytest.raises(ConfigError, match=message):
         handle("query", Payload(), federation(tmp_path), node_config)

@@ -14,7 +14,7 @@ from torch import nn
 import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.server_view import Client
-from fedpfl.engine.replies import leave_out, problems
+from fedpfl.engine.reply_numbers import leave_out, problems
 from fedpfl.results.history import History, of_clients
 from fedpfl.study.analysis import ANALYSES
 

@@ -7,7 +7,7 @@ import pytest
 from support import LocalGrid, federation, run_federation
 
 from fedpfl.core.errors import FedpflError
-from fedpfl.core.names import MAX_SENT, difference, digest, in_short, other_than, sent
+from fedpfl.core.name_lists import MAX_SENT, difference, digest, in_short, other_than, sent
 
 
 def tables(folder, *columns):

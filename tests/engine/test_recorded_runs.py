@@ -24,7 +24,7 @@ from support import (
 
 from fedpfl.api.runs import Run
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.core.extras import SERVER, Extra
+from fedpfl.core.extra_arrays import SERVER, Extra
 from fedpfl.core.payload import Payload
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.layers.memory import in_twin
@@ -32,7 +32,7 @@ from fedpfl.methods import Method, fedala, fedselect, methods
 from fedpfl.methods.bases.kept_models import KeepsTrained
 from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.results.run_folder import RunFolder
-from fedpfl.rules import averages
+from fedpfl.rules import running_mean
 from fedpfl.setup.assembly import assemble, extras_of
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
@@ -72,8 +72,8 @@ def record(place: Path, method: str, **given: Any) -> Recorded:
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """Record a run; three replies are added up as those of many clients are, in groups: of two, and of one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(averages, "MIN_GROUPS", 1)
-        patch.setattr(averages, "MAX_GROUP", 2)
+        patch.setattr(running_mean, "MIN_GROUPS", 1)
+        patch.setattr(running_mean, "MAX_GROUP", 2)
         yield record(tmp_path_factory.mktemp(request.param), request.param, **quick(request.param))
 
 

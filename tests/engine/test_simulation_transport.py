@@ -22,13 +22,13 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.sharing import Sharing
-from fedpfl.engine import pool, slots, worker, worker_processes
-from fedpfl.engine.pool import Finished
+from fedpfl.engine import slots, worker, worker_pool, worker_schedule
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Request, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Head
+from fedpfl.engine.worker_pool import Finished
 from fedpfl.flower.messages import to_content
-from fedpfl.rules import Rule, averages
+from fedpfl.rules import Rule, running_mean
 from fedpfl.setup.config import Config
 
 CLIENTS = 4
@@ -64,7 +64,7 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture
 def small_groups(monkeypatch):
     """Have rounds of few clients added up in groups, as those of many are: of two of four clients, three of seven."""
-    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    monkeypatch.setattr(running_mean, "MIN_GROUPS", 2)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_closing_ends_workers_in_the_middle_of_their_work(tmp_path, train):
         raise Enough
 
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(worker_processes.WorkerPool, "look", look)
+    monkey.setattr(worker_schedule.WorkerPool, "look", look)
     with monkey.context(), pytest.raises(Enough), transport:
         run_federation(transport, values)
     monkey.undo()
@@ -220,9 +220,9 @@ class Order:
 
 @pytest.mark.parametrize("limit", [8_000, 80_000])
 def test_replies_that_wait_for_their_turn_are_few(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(worker_processes, "group_size", lambda clients: 1)
-    monkeypatch.setattr(worker_processes, "WorkerPool", Order)
-    monkeypatch.setattr(worker_processes, "WAITING_BYTES", limit)
+    monkeypatch.setattr(worker_schedule, "group_size", lambda clients: 1)
+    monkeypatch.setattr(worker_schedule, "WorkerPool", Order)
+    monkeypatch.setattr(worker_schedule, "WAITING_BYTES", limit)
     values = settings(tmp_path, "run")
     made, done = [], []
 
@@ -246,9 +246,9 @@ def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "KEPT_BYTES", 4000)
     rng = np.random.default_rng(0)
     here, there = ArrayCache(), ArrayCache()
-    pool = [np.full(int(rng.integers(1, 300)), i, np.float32) for i in range(40)]
+    arrays = [np.full(int(rng.integers(1, 300)), i, np.float32) for i in range(40)]
     for _ in range(500):
-        chosen = {f"a{i}": pool[rng.integers(len(pool))] for i in range(rng.integers(1, 4))}
+        chosen = {f"a{i}": arrays[rng.integers(len(arrays))] for i in range(rng.integers(1, 4))}
         listed = [ArrayHeader(n, id(a), a.dtype.str, a.shape, id(a) not in here) for n, a in chosen.items()]
         assert [note.number in there for note in listed] == [not note.follows for note in listed]
         here.take(listed, lambda note, chosen=chosen: chosen[note.name])
@@ -308,10 +308,10 @@ def test_clients_that_a_worker_runs_as_a_group_reply_as_those_here_to_the_bit(
 
 
 def test_the_first_replies_go_through_no_pipe(tmp_path, monkeypatch):
-    received, real = [], pool.receive_array
-    monkeypatch.setattr(pool, "receive_array", lambda *given: received.append(1) or real(*given))
+    received, real = [], worker_pool.receive_array
+    monkeypatch.setattr(worker_pool, "receive_array", lambda *given: received.append(1) or real(*given))
     many(tmp_path, "alone")
-    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    monkeypatch.setattr(running_mean, "MIN_GROUPS", 2)
     many(tmp_path, "in groups")
     assert not received
     monkeypatch.setattr(slots, "MAX_BYTES", 0)

@@ -12,10 +12,10 @@ from fedpfl.launch.shipped import experiments
 from fedpfl.methods import methods
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
-from fedpfl.study.description import SCALES, ExperimentFile, load
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import SCALES, ExperimentFile, load
 from fedpfl.study.run_numbers import WINDOW
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = experiments(ROOT / "experiments")

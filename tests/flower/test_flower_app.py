@@ -12,7 +12,7 @@ import pytest
 from flower_parts import SECONDS, Flower
 
 from fedpfl.bench.superlink import free_port
-from fedpfl.launch.project import OWN_FLOWER_APP, make
+from fedpfl.launch.new_project import OWN_FLOWER_APP, make
 from fedpfl.methods import methods
 
 pytestmark = pytest.mark.xdist_group("flower")

@@ -4,7 +4,7 @@ import pytest
 from flwr.app import Error, Message
 from support import FEW_SAMPLES, Clock, LocalGrid, federation, run_federation
 
-from fedpfl.client.answer import handle
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload, is_probe
 from fedpfl.flower import half_round

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support import Killed, LocalGrid, arrays, federation, run_federation
 
-from fedpfl.client.answer import handle
-from fedpfl.client.number import own_data_path
+from fedpfl.client.client_number import own_data_path
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.core.payload import Payload
 

@@ -24,7 +24,7 @@ assert strategies.FedPer(head="fc2").start(AppGrid(flowers_app([strategies.keep(
 app = strategies.client_app(model=Net, data=lambda context: samples(context.node_config["partition-id"]))
 result = strategies.Ditto(model=Net, local_epochs=1).start(AppGrid(app), ArrayRecord(), num_rounds=1)
 assert result.evaluate_metrics_clientapp[1]["personalised-accuracy"] >= 0
-import fedpfl.engine.pool, fedpfl.engine.worker
+import fedpfl.engine.worker_pool, fedpfl.engine.worker
 print("done")
 """
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpfl.client.answer import handle
 from fedpfl.client.device_model import load_model
+from fedpfl.client.message_handler import handle
 from fedpfl.core.payload import Payload
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config

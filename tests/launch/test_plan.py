@@ -9,9 +9,9 @@ from support import edit_settings
 
 from fedpfl.bench.superlink import copy_app, reason_in
 from fedpfl.cli.common import overrides, prepare
+from fedpfl.core.checksummed_files import write_arrays
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.files import Rounds
-from fedpfl.core.stored import write_arrays
 from fedpfl.launch.progress import Display
 from fedpfl.results.round_line import in_words
 from fedpfl.setup import reference

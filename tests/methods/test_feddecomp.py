@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 from support import FEW_SAMPLES, federation, simulate
 
-from fedpfl.client.answer import handle
 from fedpfl.client.engines import engine_for
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.payload import Payload
 from fedpfl.setup.assembly import assemble

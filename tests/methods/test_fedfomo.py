@@ -10,7 +10,7 @@ from support import federation, head, linear_round, simulate, softmax, train
 from torch import nn
 
 from fedpfl.core.errors import ConfigError, LayoutError
-from fedpfl.core.extras import Extras
+from fedpfl.core.extra_arrays import Extras
 from fedpfl.core.payload import Payload
 from fedpfl.methods.fedfomo.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.setup.assembly import assemble

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support import ADAPTERS, FEW_SAMPLES, LocalGrid, each_method, federation, quick, run_federation, simulate
 
 from fedpfl import models
-from fedpfl.client.answer import handle
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.frozen import frozen, frozen_hash
 from fedpfl.core.payload import Payload

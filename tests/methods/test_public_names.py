@@ -13,7 +13,7 @@ import pytest
 from support import FEW_SAMPLES, arrays, needed, simulate
 
 import fedpfl
-from fedpfl.core import extras
+from fedpfl.core import extra_arrays
 from fedpfl.methods.settings import SETTINGS
 from fedpfl.setup.objects import as_setting
 
@@ -37,7 +37,7 @@ def as_a_user_s(method, monkeypatch):
         {"SERVER", "CLIENT", "BOTH", "RECEIVED"},
         {"COUNTS", "SHARES", "COVARIANCE", "POSITIVE", "MEANS"},
     )
-    words = {name: getattr(extras, name) for name in names & (directions | kinds)}  # texts that Extra takes
+    words = {name: getattr(extra_arrays, name) for name in names & (directions | kinds)}  # texts that Extra takes
     module = types.ModuleType(f"own_{method.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(**public, **words)

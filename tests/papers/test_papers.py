@@ -18,9 +18,9 @@ from fedpfl.core.errors import DataError
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.launch.shipped import experiments
 from fedpfl.setup.config import Config
-from fedpfl.study.description import load
 from fedpfl.study.experiment import ExperimentGrid
-from fedpfl.study.store import Store, plan
+from fedpfl.study.experiment_file import load
+from fedpfl.study.run_store import Store, plan
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3

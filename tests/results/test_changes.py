@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from fedpfl.cli import load
 from fedpfl.core import code_hash
+from fedpfl.core.checksummed_files import from_json_line, json_line, read_toml, to_toml, write_toml
 from fedpfl.core.errors import ConfigError, StateError
-from fedpfl.core.stored import from_json_line, json_line, read_toml, to_toml, write_toml
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.results.earlier_run import EarlierRun
 from fedpfl.results.run_folder import is_newer
@@ -90,7 +90,7 @@ def test_other_code_is_said_once_when_the_run_is_resumed(folder, values, monkeyp
 
 
 def test_changed_code_of_one_s_own_is_said(tmp_path, values):
-    from fedpfl.core import own_code
+    from fedpfl.core import user_code
 
     code = tmp_path / "mine.py"
     text = (
@@ -98,17 +98,17 @@ def test_changed_code_of_one_s_own_is_said(tmp_path, values):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
     )
     code.write_text(text)
-    own_code.set_folder(tmp_path)
+    user_code.set_folder(tmp_path)
     try:
         values = {**values, "model": "mine:net"}
         with SimulationTransport(Config.parse(values), 0) as transport:
             folder = run_federation(transport, values)
         assert changes(folder) == []
         code.write_text(text + "# changed\n")
-        own_code.set_folder(tmp_path)
+        user_code.set_folder(tmp_path)
         assert changes(folder) == ["the module mine has changed since"]
         code.unlink()
-        own_code.set_folder(tmp_path)
+        user_code.set_folder(tmp_path)
         assert changes(folder)[0].startswith("its settings cannot be checked here: model = 'mine:net'")
     finally:
-        own_code.set_folder(None)
+        user_code.set_folder(None)

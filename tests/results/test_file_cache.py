@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from fedpfl.core.checksummed_files import json_line
 from fedpfl.core.errors import DamagedFile
-from fedpfl.core.stored import json_line
 from fedpfl.results import file_cache
 from fedpfl.results.history import History
 

@@ -10,13 +10,13 @@ from grids import Silent
 from torch import nn
 
 import fedpfl
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 from fedpfl.core.errors import DataError
 from fedpfl.results.identity import changed, contents, identity
 from fedpfl.setup.all_settings import tagged
 from fedpfl.study.analysis.repetitions import data_of, grouped
 from fedpfl.study.execution import Execution, Process
-from fedpfl.study.store import State, Store, plan
+from fedpfl.study.run_store import State, Store, plan
 
 SMALL = {"model": "mlp", "num_server_rounds": 1, "quiet": True, "workers": 0}
 
@@ -29,9 +29,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "app")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     before = set(sys.modules)
-    own_code.set_folder(tmp_path / "app")
+    user_code.set_folder(tmp_path / "app")
     yield tmp_path / "app"
-    own_code.set_folder(None)
+    user_code.set_folder(None)
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
             del sys.modules[name]
@@ -110,7 +110,7 @@ def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings
     (folder / "mine.py").write_text(text + "# edited\n")
     assert identity(values)["modules"] == first
     assert changed({"modules": first}, identity(values, imported=False)) == ["the module mine"]
-    own_code.set_folder(folder)
+    user_code.set_folder(folder)
     assert identity(values)["modules"] != first
 
 
@@ -242,7 +242,7 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
         "import fedpfl\nfrom review import V\n\n\nclass M(fedpfl.Method):\n    name = 'mine'\n"
     )
     (folder / "review.py").write_text("V = 1\n")
-    own_code.set_folder(folder)
+    user_code.set_folder(folder)
     values = {"method": "mm:M", "dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}
     runs, store, watcher = [plan(values, seed) for seed in (1, 2)], Store(tmp_path / "store"), Silent()
 

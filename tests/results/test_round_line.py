@@ -11,8 +11,8 @@ from torch.nn import functional as F
 import fedpfl
 from fedpfl.core.errors import FedpflError
 from fedpfl.results.history import History, Patience
-from fedpfl.results.record import Round
 from fedpfl.results.round_line import LOSSES_OVER_MEDIAN, in_words, over_whom, summarise
+from fedpfl.results.round_record import Round
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 60, 4)).astype("float32")

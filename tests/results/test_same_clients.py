@@ -35,8 +35,8 @@ def test_other_divisions_and_other_data_are_other_clients(task, settings):
 @pytest.mark.parametrize("name", sorted(name for name, analysis in ANALYSES.items() if not analysis.computes))
 def test_no_analysis_pairs_clients_of_other_divisions(name, tmp_path):
     """Swapping who is who in one of the runs changes no number of an analysis."""
+    from fedpfl.core.checksummed_files import json_line, to_toml
     from fedpfl.core.errors import FedpflError
-    from fedpfl.core.stored import json_line, to_toml
     from fedpfl.results.run_folder import RunFolder
 
     def told(each):

@@ -6,8 +6,8 @@ import pytest
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.attendance import Attendance
-from fedpfl.results.record import Round
+from fedpfl.engine.client_sampling import Attendance
+from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
 

@@ -11,7 +11,7 @@ import pytest
 
 import fedpfl
 from fedpfl.client.policy import Policy, PolicyError
-from fedpfl.core import custom
+from fedpfl.core import references
 from fedpfl.core import settings as s
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
@@ -45,7 +45,7 @@ def test_what_may_name_code_says_so():
     for key, field in COMMON.items():
         forms = [*field.metadata["limits"].open_to, field.metadata["form"]]
         assert any("MODULE:NAME" in form for form in forms) == (key in tagged("code")), key
-    assert tagged("code") >= custom.GROUPS.keys()
+    assert tagged("code") >= references.GROUPS.keys()
 
 
 def test_what_is_a_path_says_so_and_whether_its_content_makes_another_run():
@@ -58,7 +58,7 @@ def test_what_is_a_path_says_so_and_whether_its_content_makes_another_run():
 def test_what_acts_only_with_others_names_values_that_these_allow():
     for key, field in COMMON.items():
         for other, values in field.metadata["only"].items():
-            for value in {*values} - {custom.FORM, s.ABOVE_0}:
+            for value in {*values} - {references.FORM, s.ABOVE_0}:
                 assert COMMON[other].metadata["limits"].complaint(value) is None, (key, other, value)
 
 

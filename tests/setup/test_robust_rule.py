@@ -22,8 +22,8 @@ from fedpfl.methods.fedproto import PrototypeMean
 from fedpfl.methods.fedreg.by_part import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
 from fedpfl.rules import Rule
-from fedpfl.rules.averages import Averages
 from fedpfl.rules.mean import Mean
+from fedpfl.rules.running_mean import Averages
 from fedpfl.setup.config import Config
 from fedpfl.setup.options.robust import RobustSettings
 from fedpfl.setup.robust_rule import RobustAverages, clipped_mean, count_false, krum, largest_weight

@@ -16,11 +16,11 @@ from grids import FILE, Fake, Silent, leave, write
 from waiting import HANG_SECONDS, POLL_SECONDS, wait_until
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.study.description import load
 from fedpfl.study.execution import Execution, Process, Resources, _shares
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import load
 from fedpfl.study.paper_tables import analysed, tables
-from fedpfl.study.store import PlannedRun, State, Store, plan
+from fedpfl.study.run_store import PlannedRun, State, Store, plan
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
 

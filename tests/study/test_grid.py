@@ -7,8 +7,8 @@ from fedpfl.core.errors import DamagedFile
 from fedpfl.study.analysis.repetitions import grouped
 from fedpfl.study.comparison import ComparisonGrid, tables
 from fedpfl.study.execution import Execution, run_grid
-from fedpfl.study.saved import SavedGrid, saved_runs
-from fedpfl.study.store import State, Store
+from fedpfl.study.run_store import State, Store
+from fedpfl.study.saved_grid import SavedGrid, saved_runs
 from fedpfl.study.sweep import SweepGrid
 
 BASE = {"dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}

@@ -14,11 +14,11 @@ from fedpfl.results.history import History, of_clients
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis import ANALYSES
-from fedpfl.study.description import load
 from fedpfl.study.execution import Execution
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import load
 from fedpfl.study.paper_tables import tables
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:

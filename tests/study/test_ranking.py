@@ -13,11 +13,11 @@ from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis.figure import Points
-from fedpfl.study.description import load
 from fedpfl.study.execution import Execution
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import load
 from fedpfl.study.paper_tables import figures, rankings, tables
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 
 FILE = """\
 title = "A board"

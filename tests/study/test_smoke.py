@@ -10,11 +10,11 @@ from grids import Fake, Silent, write
 from in_process import InProcess
 
 from fedpfl.launch.shipped import experiments
-from fedpfl.study.description import load
 from fedpfl.study.execution import Execution
 from fedpfl.study.experiment import ExperimentGrid
+from fedpfl.study.experiment_file import load
 from fedpfl.study.paper_tables import analysed, tables
-from fedpfl.study.store import State, Store
+from fedpfl.study.run_store import State, Store
 
 FILES = experiments(Path(__file__).resolve().parents[2] / "experiments")
 QUICK = ("fedreg-figure-7",)

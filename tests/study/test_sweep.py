@@ -9,7 +9,7 @@ from grids import Fake, Silent
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.study.execution import Execution
-from fedpfl.study.store import Store
+from fedpfl.study.run_store import Store
 from fedpfl.study.sweep import SweepGrid
 
 NOWHERE = Store(Path("/nowhere"))

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from fedpfl.core.errors import UnusedParameter
 from fedpfl.core.samples import Samples
+from fedpfl.training.inner_gradients import cross_entropy, gradient_of
 from fedpfl.training.loop import evaluate, run_phase
 from fedpfl.training.penalties import L1, Proximal
 from fedpfl.training.phase import Group, Phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.steps import cross_entropy, gradient_of
 
 SETTINGS = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, weight_decay=0.01)
 

@@ -16,7 +16,7 @@ import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.samples import Samples
 from fedpfl.core.server_view import Client
-from fedpfl.engine.replies import problems
+from fedpfl.engine.reply_numbers import problems
 from fedpfl.methods import methods
 from fedpfl.results.export import export_personal
 from fedpfl.setup.config import Config

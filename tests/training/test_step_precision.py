@@ -12,10 +12,10 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.samples import Samples
 from fedpfl.training.device import require_device
+from fedpfl.training.inner_gradients import cross_entropy
 from fedpfl.training.loop import run_phase
 from fedpfl.training.phase import Phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.steps import cross_entropy
 
 BF16 = TrainingSettings(batch_size=4, last_batch="keep", learning_rate=0.1, momentum=0.9, precision="bf16")
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedpfl.client.engine import _require_fitting
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
@@ -208,7 +208,7 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
         "import torch\n\n\ndef noise(x, rng):\n    return x + torch.from_numpy(rng.normal(size=x.shape)).float()\n\n\n"
         "def short(x, rng):\n    return x[:1]\n\n\ndef bad(x, rng):\n    raise ValueError('no')\n"
     )
-    own_code.set_folder(tmp_path)
+    user_code.set_folder(tmp_path)
     x = torch.zeros(3, 5)
     found = find("own:noise")(x, np.random.default_rng(1))
     assert torch.equal(found, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
@@ -216,7 +216,7 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
                         ("none", "there is no none in")):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             find(f"own:{name}")(x, np.random.default_rng(1))
-    own_code.set_folder(None)
+    user_code.set_folder(None)
 
 
 OPTIONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedpfl.core.names import shape_of
+from fedpfl.core.name_lists import shape_of
 from fedpfl.core.server_view import new_clients
 from fedpfl.core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from fedpfl.models.adapters import merged

@@ -18,7 +18,7 @@ from ...data.datasets.categories import OTHER, SIGN
 from ...data.datasets.columns import SUFFIXES, Roles, finished, lines_of, source_of, typed
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
 from ...data.datasets.npz import read_arrays, samples_of
-from ...data.datasets.places import MAX_JSON, content_of
+from ...data.datasets.reading_helpers import MAX_JSON, content_of
 from ...data.federation import PIXELS
 from ...data.named_columns import places
 from ...data.scaling import FILL

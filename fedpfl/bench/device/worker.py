@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Iterator
 
 from ...client import protocol
 from ...client.policy import VARIABLE, guard
-from ...core import code_hash, own_code
+from ...core import code_hash, user_code
 from ...core.errors import RAISED, FedpflError, in_one_line
 from ...core.payload import Payload
 from ...version import __version__
 
 if TYPE_CHECKING:
-    from ...client.answer import Handler
+    from ...client.message_handler import Handler
 
 logger = logging.getLogger("fedpfl.bench.device.worker")
 
@@ -57,7 +57,7 @@ def serve(path: Path, until: int = 0) -> None:
         end_at_signals(path)
         code_hash.of_package()  # of what is imported now, whatever becomes of the files
         # Requests may queue from here on: importing torch takes seconds.
-        from ...client.answer import handle
+        from ...client.message_handler import handle
 
         logger.info("ready at %s, process %d", path, os.getpid())
         listener.settimeout(ALIVE_SECONDS if until else None)
@@ -142,7 +142,7 @@ def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) ->
         frame = replies.get(digested.digest())
         if frame is None:
             app = str(header.get("app", ""))
-            own_code.set_folder(Path(app) if app else None)
+            user_code.set_folder(Path(app) if app else None)
             frame = protocol.pack({}, handle(kind, message, run_config, node_config))
             if kind != "query":
                 replies.add(digested.digest(), frame)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DamagedFile, printable
 from ...core.files import read_regular
-from .limits import MAX_SENDERS
 from .status import EventError, read_event
 from .telemetry import total_power
+from .warning_limit import MAX_SENDERS
 
 FILE = "boards.csv"
 COLUMNS = (

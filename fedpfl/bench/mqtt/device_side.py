@@ -17,9 +17,9 @@ from . import frames, topics
 from .account import LinkError
 from .frames import Assembler, FrameError
 from .http_bytes import HttpRequest, Response
-from .limits import Complaints
 from .publisher import Message, Publisher
 from .server_side import ANSWER_SECONDS, TIMED_OUT, UNAVAILABLE
+from .warning_limit import Complaints
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core.checksummed_files import read_toml
 from ...core.errors import FedpflError, printable
 from ...core.files import Rounds, open_regular
-from ...core.stored import read_toml
 from . import telemetry, topics
 from .board_record import BoardRecord
 from .publisher import Message, Publisher

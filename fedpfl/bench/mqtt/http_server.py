@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
 from .http_bytes import MAX_BODY_BYTES, HttpRequest, Response, carried, may_pass
-from .limits import Complaints
+from .warning_limit import Complaints
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from . import frames, topics
 from .account import LinkError
 from .frames import Assembler, FrameError
 from .http_bytes import HttpRequest, Response
-from .limits import Complaints
 from .publisher import Message, Publisher
 from .upstream import Upstream, UpstreamError
+from .warning_limit import Complaints
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from ...setup.options.diagnostics import DiagnosticsOption
 from ...setup.options.evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
 from ...setup.options.keep_momentum import KeepMomentumOption
 from ...setup.options.privacy import PrivacyOption
-from ..part import ClientPart
+from ..option_hooks import ClientPart
 
 
 def parts_of(engine: Any, config: Config) -> list[ClientPart]:
@@ -38,7 +38,7 @@ def parts_of(engine: Any, config: Config) -> list[ClientPart]:
 
         made.append(Trained)
     if config.wants(DeviceModelOption):
-        from .kept_models import KeptModels
+        from .device_models import KeptModels
 
         made.append(KeptModels)
     return [part(engine) for part in made]

@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
-from ...core.names import client_in
+from ...core.name_lists import client_in
 from ...setup.config import Config
 from ...setup.options.client_settings import UNLIKE, tables
 

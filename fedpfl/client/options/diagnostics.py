@@ -7,7 +7,7 @@ from typing import Mapping
 import numpy as np
 
 from ...training.loop import steps_of
-from ..part import ClientPart, Training
+from ..option_hooks import ClientPart, Training
 
 # In front of the names of arrays as they were before the client's first round.
 FIRST = "first/"

@@ -12,7 +12,7 @@ from ...core.payload import EVALUATION_ONLY, Payload
 from ...core.samples import Samples
 from ...methods.base import LocalRound
 from ...setup.mean_model import mean_model_layout
-from ..part import ClientPart, Training
+from ..option_hooks import ClientPart, Training
 from ..scores import metrics_of
 from ..state import ClientState
 

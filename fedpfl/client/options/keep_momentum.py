@@ -6,7 +6,7 @@ from typing import Mapping
 
 import torch
 
-from ..part import ClientPart, Momentum, Training
+from ..option_hooks import ClientPart, Momentum, Training
 
 # In front of the place of a phase and the names of its parameters.
 MOMENTUM = "momentum/"

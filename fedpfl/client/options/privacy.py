@@ -22,7 +22,7 @@ from ...core.rng import generator
 from ...core.vectors import clipped, without_negative_variances
 from ...methods.base import LocalRound
 from ...setup.options.privacy import PrivacySettings
-from ..part import ClientPart, Training
+from ..option_hooks import ClientPart, Training
 from ..policy import FILE_BYTES, guard
 
 KEY_FILE = "noise.key"

@@ -9,7 +9,7 @@ from typing import Any, Hashable, Sequence
 
 import numpy as np
 
-from ...core import custom
+from ...core import references
 from ...core.errors import ConfigError, DataError
 from ...core.rng import generator
 from ...core.samples import IGNORED
@@ -35,10 +35,10 @@ from .columns import (  # fmt: skip
 from .folder import MAX_HELD, RGB, coloured, read_image_folder
 from .huggingface import is_saved, read_saved
 from .npz import read_npz, require_no_gaps
-from .places import own_path
+from .reading_helpers import own_path
+from .series import read_series
 from .table import read_table
 from .text import read_news, read_plays
-from .windows import read_series
 
 # Of the files of clients, as many as are worth reading.
 MAX_REMARKS = 3
@@ -260,7 +260,7 @@ def own_data(
     ``normalize`` that does not, and for another ``test_on`` than ``own``.
     """
     source: Hashable = state_of_files(replace(settings, data=path))
-    if custom.is_custom("dataset", settings.dataset):
+    if references.is_custom("dataset", settings.dataset):
         source = id(_of_function(settings, path, client, seed))
     return _own_data(settings, path, client, seed, num_classes, source)
 
@@ -275,7 +275,7 @@ def _own_data(
         message = "needs the data of all clients, and this device has its own; use client"
         raise ConfigError("standardize", "all", message)
     place = Path(path).expanduser()
-    if custom.is_custom("dataset", settings.dataset):
+    if references.is_custom("dataset", settings.dataset):
         data = _of_function(settings, path, client, seed)
     else:
         data = read_own(place, settings, num_classes)

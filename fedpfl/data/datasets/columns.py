@@ -20,13 +20,13 @@ import numpy as np
 
 from ...core.errors import DamagedFile, DataError, words_of
 from ...core.files import open_regular
-from ...core.names import MAX_NAMED, in_short
+from ...core.name_lists import MAX_NAMED, in_short
 from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
 from .categories import SIGN, as_features, as_number, categories, is_number, seconds_of, with_words
-from .places import (
+from .reading_helpers import (
     MAX_CHARACTERS,
     PARTS,
     TEST,

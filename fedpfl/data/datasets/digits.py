@@ -10,7 +10,7 @@ import numpy as np
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import need
+from .reading_helpers import need
 
 
 @dataset(

@@ -14,11 +14,11 @@ from typing import Any, Iterable, Iterator
 import numpy as np
 
 from ...core.errors import DataError, words_of
-from ...core.names import in_short
+from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import ChosenParts, chosen_parts, data_dir, is_part, need, of_parts, opened, own_path
+from .reading_helpers import ChosenParts, chosen_parts, data_dir, is_part, need, of_parts, opened, own_path
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Sequence
 import numpy as np
 
 from ...core.errors import DataError, words_of
-from ...core.names import in_short
+from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..named_columns import common_order, places
 from ..registry import dataset
@@ -37,7 +37,7 @@ from .columns import (
 )
 from .folder import decode
 from .npz import require_no_gaps, samples_of
-from .places import chosen_parts, need, own_path
+from .reading_helpers import chosen_parts, need, own_path
 
 # Rows that are unpacked at a time.
 BATCH = 4096

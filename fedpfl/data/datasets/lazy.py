@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...core import custom, own_code, rng
+from ...core import references, rng, user_code
 from ...core.errors import ConfigError, DataError
 from ...core.samples import Samples
 from ..dataset import Dataset
@@ -80,8 +80,8 @@ class Lazy:
     def __init__(self, samples: Any, labels: Any = None) -> None:
         if not has_places(samples):
             raise DataError(
-                f"Lazy is given {custom.article(samples)}; it takes a torch Dataset, whose samples it reads by their "
-                "numbers: of a DataLoader give its dataset"
+                f"Lazy is given {references.article(samples)}; it takes a torch Dataset, whose samples it reads by "
+                "their numbers: of a DataLoader give its dataset"
             )
         self.samples, self.labels = samples, labels
 
@@ -126,7 +126,7 @@ class LazyArray:
         """A hash of some samples, spread over all; empty where a sample is another one at each reading."""
         places = np.unique(np.linspace(0, max(0, len(self) - 1), min(HASHED, len(self))).astype(int)).tolist()
         digest = hashlib.sha256()
-        with own_code.global_state_kept():
+        with user_code.global_state_kept():
 
             def one(place: int) -> bytes:
                 rng.seed_global(place)  # what draws from the usual generators draws the same

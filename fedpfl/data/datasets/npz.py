@@ -18,7 +18,7 @@ from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import of_parts, own_path
+from .reading_helpers import of_parts, own_path
 from .tokens import feature_names, find, of_array, of_pairs
 
 try:

@@ -17,7 +17,7 @@ from ..dataset import Dataset, numbered
 from ..registry import dataset
 from ..settings import DataSettings
 from .npz import labels_of, samples_of
-from .places import content_of, data_dir, need, shortcut
+from .reading_helpers import content_of, data_dir, need, shortcut
 
 
 def downloaded(settings: DataSettings) -> list[Path]:

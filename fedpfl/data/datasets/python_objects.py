@@ -9,7 +9,7 @@ from typing import Any, Hashable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core import custom, own_code, rng
+from ...core import references, rng, user_code
 from ...core.errors import ConfigError, DataError
 from ..arrays import are_several, array
 from ..content_hash import contents
@@ -34,9 +34,9 @@ from .columns import (  # fmt: skip
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
 from .npz import labels_of, samples_of, vocabulary_of
-from .places import PARTS, of_parts, part_of
+from .reading_helpers import PARTS, of_parts, part_of
+from .series import windows_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
-from .windows import windows_of
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
@@ -49,10 +49,10 @@ KEPT = 2
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the custom data set that a name refers to; else raise ``ConfigError``."""
-    source = own_code.find("dataset", name, DATASETS)
+    source = user_code.find("dataset", name, DATASETS)
     about = (getattr(source, "__doc__", None) or "").strip().partition("\n")[0]
     info = DatasetInfo(
-        custom.short_name(name), about, "any", "any", "any", name, download=False, owned=True, from_path=True
+        references.short_name(name), about, "any", "any", "any", name, download=False, owned=True, from_path=True
     )
     return info, CustomLoader(name, source)
 
@@ -88,13 +88,13 @@ class CustomLoader:
         settings = replace(settings, partitioner=AUTO, num_clients=0, data_dir=folder)
         for key in ((self, settings), (self, settings, seed)):
             # In another run a function is called again: the files that it reads may have changed.
-            if key in _kept and _kept[key][0] == own_code.runs():
+            if key in _kept and _kept[key][0] == user_code.runs():
                 _kept.move_to_end(key)
                 return _kept[key][1]
-        with own_code.global_state_kept():
+        with user_code.global_state_kept():
             rng.seed_global(seed)
             before = shared_states()
-            made = _made(custom.short_name(self.name), self, settings)
+            made = _made(references.short_name(self.name), self, settings)
             drew = shared_states() != before
         if drew:
             made = replace(made, drawn=True)
@@ -102,7 +102,7 @@ class CustomLoader:
         in_memory = all(isinstance(inputs, np.ndarray) for inputs in (made.x_train, made.x_test) if inputs is not None)
         if key in _kept and in_memory and contents(_kept[key][1]) == contents(made):
             made = _kept[key][1]  # with what was made of it
-        _kept[key] = own_code.runs(), made
+        _kept[key] = user_code.runs(), made
         while len(_kept) > KEPT:
             _kept.popitem(last=False)
         return made
@@ -126,7 +126,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     source = loader.source
     if callable(source) and not is_samples(source):
         offered = {"settings": settings, "path": settings.data}
-        source = own_code.call("dataset", loader.name, source, offered)
+        source = user_code.call("dataset", loader.name, source, offered)
     if isinstance(source, Dataset):
         return _checked(source, settings)
     parts = None if isinstance(source, list) else _parts(source, name)
@@ -147,9 +147,9 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     if hasattr(source, "__next__"):
         hint = " (of what gives samples only once it is unclear whether they are samples or clients)"
     message = (
-        f"returns {custom.article(source)}{hint}; it must return a fedpfl.Dataset, a pandas DataFrame, a torch Dataset "
-        f"or DataLoader, arrays (x, y) or ({', '.join(FOUR)}), a tuple of a training and a test set, or a list or dict "
-        "of what each client has"
+        f"returns {references.article(source)}{hint}; it must return a fedpfl.Dataset, a pandas DataFrame, a torch "
+        f"Dataset or DataLoader, arrays (x, y) or ({', '.join(FOUR)}), a tuple of a training and a test set, or a "
+        "list or dict of what each client has"
     )
     raise ConfigError("dataset", loader.name, message)
 
@@ -212,8 +212,8 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None
     for part in parts:
         if isinstance(part, (list, Mapping)) and not _is_part(part):
             raise DataError(
-                f"{where}: train and test are {custom.article(part)} each; of several clients give each one's pair, "
-                "as a list or dict of (training, test)"
+                f"{where}: train and test are {references.article(part)} each; of several clients give each one's "
+                "pair, as a list or dict of (training, test)"
             )
     return (*parts, *([None] if len(parts) < 2 else []))
 
@@ -224,7 +224,7 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
         return
     if len(source) == 2 and all(isinstance(one, (list, Mapping)) for one in source):
         raise DataError(
-            f"{name}: a tuple of two {custom.article(source[0]).split()[-1]}s: of two clients give a list; of the "
+            f"{name}: a tuple of two {references.article(source[0]).split()[-1]}s: of two clients give a list; of the "
             "clients' training and test sets a list of pairs, list(zip(training, test))"
         )
     if len(source) == 3 and all(map(_is_part, source)):
@@ -248,7 +248,9 @@ def _clients(name: str, parts_by_client: Mapping[Any, Any]) -> list[_Client]:
             has = ", ".join(map(str, client)) or "nothing"
             raise DataError(f"{where} has {has}; it must have {', '.join(FOUR)}, or x, y")
         if parts is None:
-            raise DataError(f"{where} is {custom.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut")
+            raise DataError(
+                f"{where} is {references.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut"
+            )
         clients.append(_Client(str(client_name), where, *parts))
     for part, word in (("test", "test"), ("val", "validation")):
         lacking = [client for client in clients if getattr(client, part) is None]
@@ -317,7 +319,7 @@ def _joined(
         if all(map(kind, sets)):
             return read(name, clients, settings, owned)
         if any(map(kind, sets)):
-            kinds = sorted({custom.article(part) for part in sets})
+            kinds = sorted({references.article(part) for part in sets})
             raise DataError(f"{name}: its parts are {' and '.join(kinds)}; all must be of one kind")
     data = _of_arrays(name, clients, settings, owned)
     return data if owned and named else replace(data, client_names=())
@@ -489,8 +491,8 @@ def _arrays_of(
         named = {str(key).lower(): value for key, value in part.items()}
         part = [named.get(word) for word in PAIR]
     if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
-        raise DataError(f"{where} has {custom.article(part)} as data set; it must be a torch Dataset or DataLoader, "
-                        "(x, y), or a DataFrame")  # fmt: skip
+        raise DataError(f"{where} has {references.article(part)} as data set; it must be a torch Dataset or "
+                        "DataLoader, (x, y), or a DataFrame")  # fmt: skip
     _require_one_order(part[0], part[1], where)
     require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, part[0])
     of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")

@@ -9,7 +9,7 @@ from ..registry import dataset
 from ..settings import DataSettings
 from .columns import read_files, table_parts, to_dataset
 from .npz import require_no_gaps
-from .places import own_path
+from .reading_helpers import own_path
 
 
 def read_table(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:

@@ -23,7 +23,7 @@ from ..dataset import Dataset
 from ..partitioners import overlap_of
 from ..registry import dataset
 from ..settings import DataSettings
-from .places import MAX_JSON, bounded, content_of, data_dir, opened
+from .reading_helpers import MAX_JSON, bounded, content_of, data_dir, opened
 
 # -- plays -------------------------------------------------------------------------------------------------------------
 

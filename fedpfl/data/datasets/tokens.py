@@ -9,11 +9,11 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from ...core import custom, own_code
+from ...core import references, user_code
 from ...core.errors import RAISED, ConfigError, DataError, in_one_line
 from ...core.samples import IGNORED_TOKEN, MAX_TOKENS
 from ..arrays import smallest_integers
-from .places import content_of, need
+from .reading_helpers import content_of, need
 from .text import PADDING, WORDS
 
 MAX_FILE = 2**28
@@ -35,22 +35,24 @@ def find(text: str) -> Tokenizer:
     A function gets a text and gives its numbers; its attribute ``vocab_size`` is the number of different ones, padding
     (0) included, and ``max_length`` how many of them a sample has. ``ConfigError`` says what is wrong.
     """
-    if custom.is_reference(text):
-        tokenizer = own_code.find("tokenizer", text)
+    if references.is_reference(text):
+        tokenizer = user_code.find("tokenizer", text)
         if not hasattr(tokenizer, "get_vocab_size"):
-            encode = own_code.guarded("tokenizer", text, tokenizer)
+            encode = user_code.guarded("tokenizer", text, tokenizer)
             size, length = getattr(tokenizer, "vocab_size", None), getattr(tokenizer, "max_length", WORDS)
             if not isinstance(size, int) or not 1 <= size <= MAX_TOKENS:
                 message = "needs an attribute vocab_size, the number of different tokens with 0 for padding, as in "
-                message += f"{custom.short_name(text)}.vocab_size = 5000; at most {MAX_TOKENS}"
+                message += f"{references.short_name(text)}.vocab_size = 5000; at most {MAX_TOKENS}"
                 raise ConfigError("tokenizer", text, message)
             if not isinstance(length, int) or not 1 <= length <= MAX_LENGTH:
                 raise ConfigError("tokenizer", text, f"its max_length must be a whole number from 1 to {MAX_LENGTH}")
-            return Tokenizer(custom.short_name(text), encode, size, length)
-        return _of_hugging_face(text, tokenizer, custom.short_name(text))
+            return Tokenizer(references.short_name(text), encode, size, length)
+        return _of_hugging_face(text, tokenizer, references.short_name(text))
     path = Path(text).expanduser()
     if not path.is_file():
-        raise ConfigError("tokenizer", text, f"is no file on this machine; must be {custom.FORM}, or a tokenizer.json")
+        raise ConfigError(
+            "tokenizer", text, f"is no file on this machine; must be {references.FORM}, or a tokenizer.json"
+        )
     content = content_of(path, MAX_FILE)
     return _of_hugging_face(text, _read(text, content), f"{path.name} {hashlib.sha256(content).hexdigest()[:8]}")
 
@@ -99,9 +101,9 @@ def _numbers(tokenizer: Tokenizer, text: str, where: str) -> np.ndarray:
     try:
         numbers = np.asarray(output, np.int64 if len(output) == 0 else None)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: the tokenizer gives {custom.article(output)}: {in_one_line(error)}") from error
+        raise DataError(f"{where}: the tokenizer gives {references.article(output)}: {in_one_line(error)}") from error
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise DataError(f"{where}: the tokenizer gives {custom.article(output)}; it must give whole numbers")
+        raise DataError(f"{where}: the tokenizer gives {references.article(output)}; it must give whole numbers")
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < tokenizer.vocabulary:
         bad = int(numbers[(numbers < 0) | (numbers >= tokenizer.vocabulary)][0])
         raise DataError(f"{where}: the tokenizer gives {bad}; it must give 0 … {tokenizer.vocabulary - 1}")

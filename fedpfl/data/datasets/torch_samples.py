@@ -11,7 +11,7 @@ from typing import Any, Callable, Hashable, Iterable, Iterator, Mapping, Sequenc
 
 import numpy as np
 
-from ...core import custom
+from ...core import references
 from ...core.errors import RAISED, DataError, FedpflError, in_one_line
 from ..arrays import array
 from ..settings import DataSettings
@@ -226,7 +226,7 @@ class _Reading:
 
     def _each(self, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
         """Yield what an object gives when it is iterated over; of what may have no end so many at most."""
-        kind = custom.article(things)
+        kind = references.article(things)
         items = self._asked(f"its iteration ({kind})", iter, things)
         for _ in range(limit):
             item = self._asked(f"its iteration ({kind})", next, items, _END)
@@ -252,7 +252,7 @@ class _Reading:
     def _pair(self, item: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
         """Return x and y of a sample, or of a batch."""
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            gives = custom.article(item)
+            gives = references.article(item)
             if isinstance(item, (tuple, list)):
                 gives += f" of {len(item)}"
             elif isinstance(item, Mapping):

@@ -12,17 +12,17 @@ from logging import INFO, WARNING, getLogger
 from typing import Any
 
 from ...core.errors import ConfigError, FedpflError, reasons
-from ...core.extras import Extras
+from ...core.extra_arrays import Extras
 from ...core.server_view import Client
 from ...results.earlier_run import EarlierRun
-from ...results.record import Round
 from ...results.round_line import scores_of
+from ...results.round_record import Round
 from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.assembly import extras_of, make_rule
 from ...setup.config import Config
 from ...setup.options.after_the_end import PersonaliseSettings
-from ...setup.options.participation import ParticipationSettings
+from ...setup.options.availability import ParticipationSettings
 from ..agreement import Agreement, agree_with
 from ..rounds import RoundLoop
 from ..transport import EVALUATE, TRAIN, Transport

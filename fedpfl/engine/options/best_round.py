@@ -16,7 +16,7 @@ from ...core.files import private_folder, write_atomically
 from ...results.earlier_run import BEST, EarlierRun
 from ...results.export import CLIENTS, stored_rule
 from ...results.history import History
-from ...results.record import Round
+from ...results.round_record import Round
 from ...results.run_folder import RunFolder
 from ...results.summary import summary
 from ...rules import Rule

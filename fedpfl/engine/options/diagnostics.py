@@ -14,7 +14,7 @@ import numpy as np
 from ...core.payload import Payload
 from ...core.server_view import Client
 from ...core.sharing import is_parameter
-from ...results.record import Round
+from ...results.round_record import Round
 from ...rules import Rule
 from ..listener import Listener, Server
 

@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, LayoutError
 from ...core.layout import Layout
 from ...core.payload import EVALUATION_ONLY, Payload
 from ...core.server_view import Client
-from ...results.record import Round
+from ...results.round_record import Round
 from ...rules import Rule
 from ...setup.mean_model import mean_model_layout
 from ..listener import Listener, Server

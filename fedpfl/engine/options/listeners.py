@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core import custom, own_code
+from ...core import references, user_code
 from ...core.errors import ConfigError
 from ...results.run_folder import RunFolder
 from ...setup.config import Config
@@ -16,11 +16,11 @@ def named_listeners(config: Config, folder: RunFolder) -> list[Listener]:
 
 
 def _named(text: str) -> Listener:
-    listener = own_code.find("listeners", text)
+    listener = user_code.find("listeners", text)
     if isinstance(listener, type) and issubclass(listener, Listener):
-        listener = own_code.call("listeners", text, listener, {})
+        listener = user_code.call("listeners", text, listener, {})
     if not isinstance(listener, Listener):
         raise ConfigError(
-            "listeners", text, f"is {custom.article(listener)}, and must be a subclass of fedpfl.Listener"
+            "listeners", text, f"is {references.article(listener)}, and must be a subclass of fedpfl.Listener"
         )
     return listener

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.errors import LayoutError
-from ...core.extras import Extras
+from ...core.extra_arrays import Extras
 from ...core.layout import rounded
 from ...core.metrics import TARGETS
 from ...core.payload import Payload
 from ...core.server_view import Client
-from ...results.record import Round
+from ...results.round_record import Round
 from ...rules import Rule
 from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance, fresh_norm, length, require_norm
 from ...setup.config import Config

@@ -13,12 +13,12 @@ import numpy as np
 from ...client.options.privacy import gaussian, noise_key
 from ...core.accounting import epsilon
 from ...core.errors import ConfigError
-from ...core.extras import SERVER
+from ...core.extra_arrays import SERVER
 from ...core.layout import rounded
 from ...core.payload import Payload
 from ...core.server_view import Client
 from ...core.vectors import clipped
-from ...results.record import Round
+from ...results.round_record import Round
 from ...rules import Rule
 from ...setup.config import Config
 from ...setup.options.privacy import PrivacySettings

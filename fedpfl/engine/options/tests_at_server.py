@@ -17,7 +17,7 @@ from ...core.samples import Samples
 from ...data.federation import NONE, FederatedData, federated_data
 from ...data.reading import load_once
 from ...methods.base import common_model
-from ...results.record import Round
+from ...results.round_record import Round
 from ...rules import Rule
 from ...training.loop import evaluate
 from ...training.measure import find

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.custom import article
 from ...core.errors import ConfigError
-from ...core.extras import BOTH, CLIENT, COUNTS, MEANS, RECEIVED, SERVER, Extra
+from ...core.extra_arrays import BOTH, CLIENT, COUNTS, MEANS, RECEIVED, SERVER, Extra
 from ...core.frozen import has_frozen
 from ...core.payload import Payload
+from ...core.references import article
 from ...core.samples import Samples
 from ...core.server_view import Client, Federation
 from ...layers.replace import computes_weight

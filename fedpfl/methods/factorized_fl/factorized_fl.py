@@ -16,7 +16,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor, nn
 
-from ...core.extras import SERVER, Extra
+from ...core.extra_arrays import SERVER, Extra
 from ...core.payload import Number, Payload
 from ...core.sharing import RUNNING_STATISTICS, UNUSED_BUFFER
 from ...models.parts import cut

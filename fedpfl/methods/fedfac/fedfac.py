@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError, NoPlainModel
-from ...core.extras import ANY, CHANGE, SERVER, Extra
+from ...core.extra_arrays import ANY, CHANGE, SERVER, Extra
 from ...core.payload import Payload
 from ...core.sharing import SPLIT
 from ..base import Aggregation, LocalRound

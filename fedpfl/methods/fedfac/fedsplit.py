@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Sequence, cast
 from torch import nn
 
 from ...core.errors import ConfigError
-from ...core.extras import CLIENT, Extra
+from ...core.extra_arrays import CLIENT, Extra
 from ...core.settings import require_absolute_path
 from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...layers.replace import require_plain

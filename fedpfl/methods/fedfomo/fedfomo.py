@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ...core.errors import ConfigError
-from ...core.extras import ANY, CLIENT, SERVER, SHARED, SHARES, Extra
+from ...core.extra_arrays import ANY, CLIENT, SERVER, SHARED, SHARES, Extra
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.samples import Samples

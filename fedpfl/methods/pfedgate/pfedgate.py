@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError, NoPlainModel
 from ...rules.mean import Mean
+from ...training.inner_gradients import forward_with
 from ...training.phase import Batch, Forward, Group, Phase
-from ...training.steps import forward_with
 from ..base import Aggregation, LocalRound, Method, everything
 from ..settings.divided_layers import PFedGateSettings
 from .gate import Gate, blocks_of

@@ -7,13 +7,13 @@ client is called in ``client/options/__init__.py``, what it does on the server i
 from __future__ import annotations
 
 from .after_the_end import BestRoundOption, DeviceModelOption, PersonaliseOption
+from .availability import ParticipationOption
 from .client_settings import ClientSettingsOption
 from .diagnostics import DiagnosticsOption
 from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
 from .keep_momentum import KeepMomentumOption
 from .listeners import ListenersOption
 from .norm_limit import NormLimitOption
-from .participation import ParticipationOption
 from .privacy import PrivacyOption
 from .robust import RobustOption
 from .server_step import ServerStepOption

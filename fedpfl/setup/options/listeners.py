@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...core import custom
+from ...core import references
 from ...core.errors import ConfigError
 from ...core.option import Option
 from ...core.settings import setting
@@ -38,5 +38,5 @@ class ListenersOption(Option):
     def check(self, config: Any) -> None:
         """Refuse what names no code."""
         for text in self.settings.names:
-            if not custom.is_reference(text):
-                raise ConfigError("listeners", text, f"must be {custom.FORM}")
+            if not references.is_reference(text):
+                raise ConfigError("listeners", text, f"must be {references.FORM}")

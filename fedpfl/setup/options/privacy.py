@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.accounting import epsilon, most_draws, noise_multiplier
 from ...core.errors import ConfigError
-from ...core.extras import SERVER
+from ...core.extra_arrays import SERVER
 from ...core.option import Option, TaskFacts
 from ...core.settings import ABOVE_0, setting
 from .diagnostics import DiagnosticsSettings

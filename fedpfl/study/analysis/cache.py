@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.checksummed_files import read_arrays, write_arrays
 from ...core.errors import StateError
 from ...core.files import private_folder
-from ...core.stored import read_arrays, write_arrays
 from ...results.run_folder import RunFolder
 from ...version import __version__
 

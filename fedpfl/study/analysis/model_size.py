@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...core.frozen import frozen
-from ...core.names import shape_of
+from ...core.name_lists import shape_of
 from ...core.sharing import UNUSED_BUFFER
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table

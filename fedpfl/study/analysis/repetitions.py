@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import custom
+from ...core import references
 from ...core.errors import StateError
 from ...core.metrics import ACCURACY, score_name
 from ...data import FederatedData, federated_data
@@ -192,7 +192,7 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     for key in tagged("file"):
         yield key, Path(str(config.get(key, ""))).name, files.get(key, "")
     is_from_file = bool(config["data"])
-    yield "dataset", custom.short_name(str(config["dataset"])), "" if is_from_file else data
+    yield "dataset", references.short_name(str(config["dataset"])), "" if is_from_file else data
     yield "data", Path(str(config["data"])).name, data if is_from_file else ""
     yield "own code", "", "".join(f"{name} {held}" for name, held in modules.items())
 

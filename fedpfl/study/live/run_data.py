@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...bench.mqtt.events import state_of
+from ...core.checksummed_files import read_toml
 from ...core.errors import ConfigError, DamagedFile, FedpflError, printable
 from ...core.metrics import score_in_words
-from ...core.stored import read_toml
 from ...results.file_cache import Version, latest
 
 # The newest ones are listed.

@@ -17,10 +17,10 @@ import numpy as np
 
 from ...bench.mqtt.board_record import boards
 from ...bench.mqtt.events import state_of
+from ...core.checksummed_files import Stored
 from ...core.errors import DamagedFile, FedpflError, StateError
-from ...core.names import in_short
+from ...core.name_lists import in_short
 from ...core.settings import parse
-from ...core.stored import Stored
 from ...data.settings import DataSettings, in_words
 from ...results.earlier_run import EarlierRun
 from ...results.history import History, traffic
@@ -31,7 +31,7 @@ from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
 from ...setup.all_settings import tagged
 from ..analysis.figure import Division, Figure, Heatmap, Lines
-from ..analysis.of_clients import per_client
+from ..analysis.per_client import per_client
 from ..analysis.registry import ANALYSES, NoOptions, NotRecorded, Result
 from ..analysis.repetitions import (
     RunGroup,

@@ -25,8 +25,8 @@ from fedpfl.bench.device import forward as forwarding
 from fedpfl.bench.device.forward import WorkerError, forward
 from fedpfl.bench.device.worker import MAX_REPLIES, listening
 from fedpfl.client import protocol
-from fedpfl.client.answer import handle
 from fedpfl.client.engines import MAX_ENGINES, _engines, engine_for
+from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
 from fedpfl.methods import methods

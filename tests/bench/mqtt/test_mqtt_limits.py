@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from fedpfl.bench.mqtt import device_side, frames, http_bytes, http_server, server_side
-from fedpfl.bench.mqtt.limits import MAX_SENDERS, Complaints
+from fedpfl.bench.mqtt.warning_limit import MAX_SENDERS, Complaints
 
 
 def test_warnings_are_one_a_second_about_each_sender_and_printable(caplog):

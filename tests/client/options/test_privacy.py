@@ -30,7 +30,7 @@ from fedpfl.client.options import privacy as client_module
 from fedpfl.client.options.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
 from fedpfl.core.accounting import epsilon
 from fedpfl.core.errors import ConfigError, StateError
-from fedpfl.core.extras import SERVER
+from fedpfl.core.extra_arrays import SERVER
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
@@ -40,7 +40,7 @@ from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.methods.fedfac.channel_mean import PartialMean
 from fedpfl.methods.fedfac.factor_split import FactorSplit
-from fedpfl.results.record import Round
+from fedpfl.results.round_record import Round
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import outcome
 from fedpfl.rules import Rule

@@ -11,11 +11,11 @@ import pytest
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, default_clients, load, with_partitioner
-from fedpfl.data.datasets import columns, places
+from fedpfl.data.datasets import columns, reading_helpers
 from fedpfl.data.datasets.client_files import own_data, read_own
 from fedpfl.data.datasets.python_objects import CustomLoader
+from fedpfl.data.datasets.series import read_series
 from fedpfl.data.datasets.table import read_table
-from fedpfl.data.datasets.windows import read_series
 from fedpfl.data.partitioners import Share
 from fedpfl.data.remarks import remarks
 
@@ -215,7 +215,7 @@ def test_large_tables_are_refused_while_they_are_read(tmp_path: Path, monkeypatc
     monkeypatch.setattr(columns, "MAX_VALUES", 8)
     with pytest.raises(DataError, match="holds more than 8 numbers"):
         read_table(path, settings())
-    monkeypatch.setattr(places, "MAX_CHARACTERS", 100)
+    monkeypatch.setattr(reading_helpers, "MAX_CHARACTERS", 100)
     path = write(tmp_path / "wide.csv", "a,label\n" + "1" * 200 + ",0\n")
     with pytest.raises(DataError, match="line 2: longer than 100 characters"):
         read_table(path, settings())

@@ -13,7 +13,7 @@ from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.options.diagnostics import Diagnostics
 from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedamp import Attentive
-from fedpfl.results.record import Round
+from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
 
 

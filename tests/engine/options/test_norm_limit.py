@@ -7,14 +7,14 @@ import pytest
 from support import rule
 
 from fedpfl.core.errors import LayoutError
-from fedpfl.core.extras import SERVER, SHARED, Extra, Extras
+from fedpfl.core.extra_arrays import SERVER, SHARED, Extra, Extras
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.listener import Read
 from fedpfl.engine.options.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
-from fedpfl.results.record import Round
+from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.options.privacy import PrivacySettings
 

@@ -6,7 +6,7 @@ import pytest
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.engine.options.participation import available
+from fedpfl.engine.options.availability import available
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting

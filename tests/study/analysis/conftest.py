@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedpfl.core.stored import to_toml
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 

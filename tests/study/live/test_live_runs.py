@@ -12,9 +12,9 @@ import pytest
 from live_parts import add_round, make_run, served
 from waiting import HANG_SECONDS
 
+from fedpfl.core.checksummed_files import json_line
 from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import locked
-from fedpfl.core.stored import json_line
 from fedpfl.study.live import run_data
 from fedpfl.study.live.run_data import Pages, _Made, list_runs
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from support import simulate
 
-from fedpfl.core.stored import to_toml
+from fedpfl.core.checksummed_files import to_toml
 from fedpfl.results.run_folder import RunFolder
 
 

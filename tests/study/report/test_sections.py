@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
+from fedpfl.core.checksummed_files import json_line
 from fedpfl.core.errors import StateError
 from fedpfl.core.payload import Payload
-from fedpfl.core.stored import json_line
 from fedpfl.data import DataSettings, federated_data
 from fedpfl.engine.agreement import Agreement, Description
 from fedpfl.results import file_cache

@@ -17,12 +17,12 @@ from ..methods.base import LocalRound, Method, common_model
 from ..training.batched import Member, TurnsByModel
 from ..training.batched_tests import scores_of_many
 from ..training.loop import Score, needs_several
-from ..training.merge import CannotStack
 from ..training.phase import Forward
+from ..training.stacked_phases import CannotStack
+from .batched_training import Answer, ClientAnswer, ClientsAtOnce, Task
 from .engine import is_plain
-from .part import LazyRound
+from .option_hooks import LazyRound
 from .scores import metrics_of
-from .together import Answer, ClientAnswer, ClientsAtOnce, Task
 
 logger = getLogger("fedpfl.client")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.rng import generator
 from ..core.server_view import Client
-from ..results.record import Round
+from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .transport import Members

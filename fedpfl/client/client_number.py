@@ -11,11 +11,11 @@ import hashlib
 from pathlib import Path
 from typing import Mapping
 
+from ..core.checksummed_files import from_json_line, json_line
 from ..core.errors import ConfigError, StateError
 from ..core.files import private_folder, write_atomically
 from ..core.payload import UNNUMBERED, Payload
 from ..core.settings import Value
-from ..core.stored import from_json_line, json_line
 from .policy import FILE_BYTES, guard
 from .state import run_state
 

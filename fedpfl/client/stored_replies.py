@@ -13,9 +13,9 @@ from typing import Mapping
 
 import numpy as np
 
+from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import StateError
 from ..core.files import private_folder
-from ..core.stored import read_arrays, write_arrays
 from .policy import Policy
 
 # A server whose newest checkpoint is damaged goes back by a round.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..core.claims import LARGEST, Bounds, bounds_of, problem, require_metrics
 from ..core.errors import LayoutError
+from ..core.metric_bounds import LARGEST, Bounds, bounds_of, problem, require_metrics
 from ..core.metrics import COUNT, OWN, SUM, MetricKey, kind_of, part_of
 from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client

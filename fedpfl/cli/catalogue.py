@@ -95,7 +95,7 @@ def datasets_command(as_json: AsJson = False) -> None:
 def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are."""
     from ..models import names, sources
-    from ..models.about import describe
+    from ..models.model_info import describe
 
     infos = [describe(name) for name in names()]
     if as_json:

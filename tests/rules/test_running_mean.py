@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedpfl.rules.averages import RunningMean, group_size
+from fedpfl.rules.running_mean import RunningMean, group_size
 
 EPSILON = Fraction(2) ** -52
 

@@ -14,7 +14,7 @@ from support import arrays, federation, run_federation
 from torch import nn
 
 from fedpfl import models
-from fedpfl.core import custom, own_code
+from fedpfl.core import references, user_code
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.data import Dataset, DataSettings, federated_data
 from fedpfl.engine.simulation_transport import SimulationTransport
@@ -69,9 +69,9 @@ def app(tmp_path, monkeypatch):
     folder.mkdir()
     write(folder, PARTS)
     monkeypatch.chdir(folder)
-    own_code.set_folder(folder)
+    user_code.set_folder(folder)
     yield folder
-    own_code.set_folder(None)
+    user_code.set_folder(None)
     assert "parts" not in sys.modules
 
 
@@ -81,15 +81,15 @@ def write(folder, text, name="parts"):
 
 def refusal(kind, text):
     with pytest.raises(FedpflError) as error:
-        own_code.find(kind, text)
+        user_code.find(kind, text)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_a_reference_is_told_from_a_name():
-    assert all(map(custom.is_reference, ("parts:net", "a.b:C.d", "python:net#2")))
-    assert not any(map(custom.is_reference, ("mlp", "parts:", ":net", "hf:./folder", "a b:c", "parts:net-1")))
-    assert [custom.short_name(text) for text in ("parts:net", "python:net#2", "mlp")] == ["net", "net", "mlp"]
+    assert all(map(references.is_reference, ("parts:net", "a.b:C.d", "python:net#2")))
+    assert not any(map(references.is_reference, ("mlp", "parts:", ":net", "hf:./folder", "a b:c", "parts:net-1")))
+    assert [references.short_name(text) for text in ("parts:net", "python:net#2", "mlp")] == ["net", "net", "mlp"]
 
 
 def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, tmp_path):
@@ -114,10 +114,10 @@ def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, 
 def test_a_file_that_has_changed_is_read_anew(app):
     first = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     assert federated_data(DataSettings(dataset="parts:points"), 3, 1) is first
-    version = own_code.version()
+    version = user_code.version()
     write(app, PARTS.replace("/ 60", "/ 30") + "    # longer")
-    own_code.set_folder(app)
-    assert own_code.version() == version + 1
+    user_code.set_folder(app)
+    assert user_code.version() == version + 1
     data = federated_data(DataSettings(dataset="parts:points"), 3, 1)
     np.testing.assert_array_equal(data.train(0).x, 2 * first.train(0).x)
 
@@ -176,7 +176,7 @@ MODELS = {
 def test_a_model_that_is_none_is_one_line(app, case):
     text, words = MODELS[case]
     write(app, f"from torch import nn\n{text}\n")
-    own_code.set_folder(app)
+    user_code.set_folder(app)
     with pytest.raises(ConfigError) as error:
         models.build("parts:part", (64,), 10)
     assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
@@ -190,9 +190,9 @@ def test_objects_of_this_process_are_settings_for_a_while(app):
         assert re.fullmatch(r"python:local#\d+", text) and re.fullmatch(r"python:model#\d+", other)
         torch.manual_seed(1)
         assert models.build(text, (4,), 3).head.out_features == 3
-        own_code.require_sendable(code_in({"method": "fedavg"}))
+        user_code.require_sendable(code_in({"method": "fedavg"}))
         with pytest.raises(ConfigError, match="only this process has this object"):
-            own_code.require_sendable(code_in({"model": text}))
+            user_code.require_sendable(code_in({"model": text}))
     assert "give it again" in refusal("model", text)
     with as_setting("method", find("fedper")) as text:
         assert text == "fedpfl.methods.fedper:FedPer" and find(text) is find("fedper")
@@ -207,7 +207,7 @@ def test_installed_packages_register_theirs(app, monkeypatch):
     own = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
     data = {"points": EntryPoint("points", "parts:points", "fedpfl.datasets")}
     found = {"model": group, "method": own, "dataset": data}
-    monkeypatch.setattr(custom, "entry_points_of", lambda kind: found[kind])
+    monkeypatch.setattr(references, "entry_points_of", lambda kind: found[kind])
     config = Config.parse({"model": "package-net", "method": "own", "dataset": "points", "own-pull": 2.0})
     assert issubclass(type(config.method), Method) and config.method.settings.pull == 2.0
     assert models.build("package-net", (4,), 3).head.out_features == 3
@@ -228,5 +228,5 @@ def test_a_module_of_no_file_is_not_the_apps(app, monkeypatch):
     write(app, made + "sys.modules['of_no_file'] = made\n" + textwrap.dedent(PARTS))
     monkeypatch.setitem(sys.modules, "of_no_file", None)
     del sys.modules["of_no_file"]
-    own_code.find("model", "parts:net")
-    assert "of_no_file" in sys.modules and "of_no_file" not in own_code._app.modules
+    user_code.find("model", "parts:net")
+    assert "of_no_file" in sys.modules and "of_no_file" not in user_code._app.modules

@@ -14,7 +14,7 @@ from typing import Any, Collection, Mapping, NamedTuple
 
 from .errors import LayoutError, printable
 from .layout import MAX_LAYOUT_BYTES
-from .names import shape_of
+from .name_lists import shape_of
 from .samples import MAX_CLASSES, MAX_TOKENS
 
 MAX_CLIENTS = 1_000_000

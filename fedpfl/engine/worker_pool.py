@@ -22,7 +22,7 @@ import numpy as np
 from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
-from .one_process import Failed
+from .client_runner import Failed
 from .slots import ArrayHeader, Slot, Slots, prefix
 from .transport import TRAIN
 from .worker import AnswerHeader, ArrayCache, Asked, Head, Printed, Ready, receive_array, send_arrays, serve

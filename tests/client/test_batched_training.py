@@ -10,16 +10,16 @@ import torch
 from support import FEW_SAMPLES, each_method, federation, needed, quick, run_federation
 from torch import nn
 
-from fedpfl.client import tests_together
+from fedpfl.client import batched_evaluation
+from fedpfl.client.batched_training import ClientsAtOnce, Together, _are_finite
 from fedpfl.client.engine import Engine
-from fedpfl.client.together import ClientsAtOnce, Together, _are_finite
-from fedpfl.core.stored import read_arrays
-from fedpfl.engine.pool import WorkerPool
+from fedpfl.core.checksummed_files import read_arrays
 from fedpfl.engine.rounds import RoundLoop
 from fedpfl.engine.simulation_transport import SimulationTransport, default_workers
 from fedpfl.engine.transport import TRAIN
+from fedpfl.engine.worker_pool import WorkerPool
 from fedpfl.models import BaseHeadModel, registry
-from fedpfl.rules import averages, norms
+from fedpfl.rules import norms, running_mean
 from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 from fedpfl.training.batched import run_phase_of_many
@@ -193,19 +193,19 @@ def test_one_client_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, e
 # With arrays of its own, split inside arrays, with phases that run client by client, and whose rule needs each reply.
 # With room for the vectors of all groups or of one.
 @pytest.mark.parametrize(("method", "room"), [
-    ("fedavg", averages.ROOM), ("fedavg", 1), ("feddecomp", 1), ("fedsplit", 1), ("per-fedavg", 1), ("fedas", 1),
+    ("fedavg", running_mean.ROOM), ("fedavg", 1), ("feddecomp", 1), ("fedsplit", 1), ("per-fedavg", 1), ("fedas", 1),
 ])  # fmt: skip
 def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tmp_path, monkeypatch, method, room):
-    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
-    monkeypatch.setattr(averages, "ROOM", room)
+    monkeypatch.setattr(running_mean, "MIN_GROUPS", 2)
+    monkeypatch.setattr(running_mean, "ROOM", room)
     monkeypatch.setattr(norms, "ROOM", room)
-    batches, add = [], averages.RunningMean.add_rows
+    batches, add = [], running_mean.RunningMean.add_rows
 
     def counting(total, rows, weights, groups):
         batches.append(groups)
         add(total, rows, weights, groups)
 
-    monkeypatch.setattr(averages.RunningMean, "add_rows", counting)
+    monkeypatch.setattr(running_mean.RunningMean, "add_rows", counting)
     given = {"method": method, **needed(method), **FEW_SAMPLES}
     arrays, lines, *_ = run(tmp_path, "here", 3, **given)
     only_sums = method != "fedas"
@@ -227,13 +227,13 @@ def test_clients_whose_predictions_depend_on_the_batch_are_tested_in_batches_of_
         return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc1=whole, norm=norm), nn.Linear(8, num_classes))
 
     monkeypatch.setitem(registry.MODELS._entries, "batch", registry._Entry(build, None))
-    sizes, scores = [], tests_together.scores_of_many
+    sizes, scores = [], batched_evaluation.scores_of_many
 
     def noting(turns, forwards, members, samples, *others):
         sizes.extend(len(one.y) for one in samples)
         return scores(turns, forwards, members, samples, *others)
 
-    monkeypatch.setattr(tests_together, "scores_of_many", noting)
+    monkeypatch.setattr(batched_evaluation, "scores_of_many", noting)
     given = {"model": "batch", "dirichlet_alpha": 0.3, "min_samples": 10, "validation_fraction": 0.2}
     assert not compare(tmp_path, method="fedper", last_batch="keep", **given)
     assert len(set(sizes)) > 2
@@ -256,7 +256,7 @@ def test_no_client_waits_for_a_garbage_collection(tmp_path, monkeypatch):
 
 
 def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
-    monkeypatch.setattr(averages, "MIN_GROUPS", 2)
+    monkeypatch.setattr(running_mean, "MIN_GROUPS", 2)
     end = Engine.end_training
 
     def ending(engine, training, losses, taken):
@@ -321,7 +321,7 @@ def test_batches_are_as_large_as_the_memory_that_is_free():
 
 
 def test_a_batch_too_large_for_the_memory_trains_and_is_tested_in_halves(tmp_path, monkeypatch, caplog):
-    trained, tested, scores = [], [], tests_together.scores_of_many
+    trained, tested, scores = [], [], batched_evaluation.scores_of_many
 
     def limited(run, sizes):
         def halves(turns, work, members, *others):
@@ -333,9 +333,9 @@ def test_a_batch_too_large_for_the_memory_trains_and_is_tested_in_halves(tmp_pat
         return halves
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedpfl.client.together.run_phase_of_many", limited(run_phase_of_many, trained))
+        patch.setattr("fedpfl.client.batched_training.run_phase_of_many", limited(run_phase_of_many, trained))
         assert not compare(tmp_path / "training", method="fedavg", **FEW_SAMPLES)
-    monkeypatch.setattr(tests_together, "scores_of_many", limited(scores, tested))
+    monkeypatch.setattr(batched_evaluation, "scores_of_many", limited(scores, tested))
     assert not compare(tmp_path / "tests", method="fedavg", num_server_rounds=1, **FEW_SAMPLES)
     assert trained == [2] * 4 and set(tested) == {2}
     assert caplog.text.count("the memory is too small for 4 clients at once: 2 from now on") == 2

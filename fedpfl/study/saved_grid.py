@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ..core.checksummed_files import read_json
 from ..core.errors import ConfigError, DamagedFile
 from ..core.files import private_folder, write_atomically
-from ..core.stored import read_json
 from ..results.identity import changed
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from .grid import Grid
-from .store import PlannedRun, Store, have_changed
+from .run_store import PlannedRun, Store, have_changed
 
 SWEEPS = "sweeps"  # the folder of the tables of sweeps and comparisons
 RUNS = "runs.json"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 
+from ..client.batched_evaluation import TestsTogether
+from ..client.batched_training import ClientsAtOnce, Together
 from ..client.engine import Engine
-from ..client.tests_together import TestsTogether
-from ..client.together import ClientsAtOnce, Together
 from ..core.payload import Payload
-from .one_process import Answer, failed
+from .client_runner import Answer, failed
 from .transport import TRAIN, Request
 
 

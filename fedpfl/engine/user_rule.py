@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import custom, own_code
+from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.payload import Payload
 from ..rules import Rule
@@ -41,12 +41,12 @@ class OwnRule:
 
     def _guarded(self, hook: str) -> Callable[..., Any]:
         where = f"{self._name}.{hook}"
-        guard = own_code.guarded("method", where, getattr(self._rule, hook))
+        guard = user_code.guarded("method", where, getattr(self._rule, hook))
 
         def called(*arguments: Any, **named: Any) -> Any:
             result, kind = guard(*arguments, **named), RETURNED.get(hook, object)
             if not isinstance(result, kind):
-                allowed = f"returns {custom.article(result)}, and must return {custom.article(kind)}"
+                allowed = f"returns {references.article(result)}, and must return {references.article(kind)}"
                 raise ConfigError("method", where, allowed)
             if hook in _VECTORS:
                 self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else result)
@@ -62,7 +62,7 @@ class OwnRule:
         if isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype.kind == "f":
             return
         is_array = isinstance(vector, np.ndarray)
-        has = f"{vector.dtype} of shape {vector.shape}" if is_array else custom.article(vector)
+        has = f"{vector.dtype} of shape {vector.shape}" if is_array else references.article(vector)
         raise ConfigError("method", where, f"{what} {has}; it must be a vector of {size} floats")
 
     def _look_at_first(self, shared: np.ndarray) -> None:

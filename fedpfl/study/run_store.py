@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from ..client.state import run_state
-from ..core import custom
+from ..core import references
+from ..core.checksummed_files import read_json, to_toml
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
-from ..core.stored import read_json, to_toml
 from ..data.content_hash import contents
 from ..data.reading import load_once
 from ..results.identity import changed, identity
@@ -98,10 +98,10 @@ def plan(
         counted.update({key: place.rpartition("/generated/")[2] for key, place in files.items()})
     else:  # a file is what it holds, wherever it lies; one that is not here is what it was called
         counted.update({key: str(written[key]) for key in files if str(written[key]).startswith("~")})
-        if custom.is_custom("dataset", config.data.dataset):
+        if references.is_custom("dataset", config.data.dataset):
             contents_now["files"]["dataset"] = contents(load_once(config.data, config.run.seed))
     counted.update(contents_now["files"])
-    name = f"{custom.short_name(str(flat['method']))}-{custom.short_name(str(flat['dataset']))}"
+    name = f"{references.short_name(str(flat['method']))}-{references.short_name(str(flat['dataset']))}"
     digest = _hash([counted, contents_now["modules"]])
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
     rounds = config.run.num_server_rounds

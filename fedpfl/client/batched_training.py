@@ -25,12 +25,12 @@ from ..training.batched import (
     set_torch_state,
     torch_state,
 )
-from ..training.merge import CannotStack
 from ..training.phase import Phase
 from ..training.settings import TrainingSettings
+from ..training.stacked_phases import CannotStack
 from .engine import Engine
 from .forks import in_one_process
-from .part import LazyRound, TrainedArrays, Training
+from .option_hooks import LazyRound, TrainedArrays, Training
 
 logger = getLogger("fedpfl.client")
 

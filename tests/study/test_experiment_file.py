@@ -8,7 +8,7 @@ import pytest
 from grids import FILE, write
 
 from fedpfl.core.errors import ConfigError
-from fedpfl.study.description import load
+from fedpfl.study.experiment_file import load
 
 ROWS = '[rows]\n"FedAvg" = { method = "fedavg" }\n"Local" = { method = "local" }'
 METRICS = 'metrics = ["personalised-best", "gigabytes"]'

@@ -24,10 +24,10 @@ from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError
 from fedpfl.methods import methods
 from fedpfl.results.export import personal_models, trained_model
-from fedpfl.study import bench
-from fedpfl.study.bench import SuperLinkExecutor
+from fedpfl.study import superlink_executor
 from fedpfl.study.execution import Execution
-from fedpfl.study.store import PlannedRun, State, Store, plan
+from fedpfl.study.run_store import PlannedRun, State, Store, plan
+from fedpfl.study.superlink_executor import SuperLinkExecutor
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 3, "num-server-rounds": 2}
 # Notes each of its commands, and answers from the files `nodes` and `status-ID`; a run's number follows from how many
@@ -70,7 +70,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "nodes").write_text("3")
     monkeypatch.setenv("FAKE_FLWR", str(folder))
     monkeypatch.setattr("fedpfl.bench.superlink.script", lambda name: str(folder / name))
-    monkeypatch.setattr(bench, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(superlink_executor, "ASK_SECONDS", 0.0)
     return folder
 
 

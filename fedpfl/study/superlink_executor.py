@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.superlink import answer, copy_app, reason_in, run_flwr
-from ..core import own_code
+from ..core import user_code
+from ..core.checksummed_files import read_json, to_toml
 from ..core.errors import ConfigError, FedpflError
 from ..core.files import write_atomically
-from ..core.stored import read_json, to_toml
 from ..flower_private import UNKNOWN_RUN
 from ..setup.all_settings import at_home, code_in
 from ..setup.config import RunSettings
 from .execution import Job, Resources
-from .store import PlannedRun, Store
+from .run_store import PlannedRun, Store
 
 # Between two questions to Flower, each of which is a process and a second of a core; and how long it may not answer.
 ASK_SECONDS, UNANSWERED_SECONDS = 5.0, 600.0
@@ -60,7 +60,7 @@ class SuperLinkExecutor:
                 allowed += " (min-clients)"
                 raise ConfigError("num-clients", clients, allowed)
             if self._app is None:
-                own_code.require_installed(code_in(run.settings))
+                user_code.require_installed(code_in(run.settings))
 
     def online(self) -> list[str]:
         """Return the ids of the SuperNodes that are there."""

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from fedpfl.core.samples import Samples
+from fedpfl.training.inner_gradients import cross_entropy, gradient_of, move, parts_of, returning
 from fedpfl.training.loop import run_phase
 from fedpfl.training.penalties import keep_in_unit
 from fedpfl.training.phase import Batch, Phase
 from fedpfl.training.settings import TrainingSettings
-from fedpfl.training.steps import cross_entropy, gradient_of, move, parts_of, returning
 
 
 def data(n=6):

@@ -24,10 +24,10 @@ from fedpfl.bench.superlink import copy_app
 from fedpfl.cli import app as cli
 from fedpfl.client import policy
 from fedpfl.client.policy import VARIABLE
-from fedpfl.core import own_code
+from fedpfl.core import user_code
 from fedpfl.core.errors import ConfigError, FedpflError
+from fedpfl.launch.new_project import APP, files, make
 from fedpfl.launch.plan import prepare
-from fedpfl.launch.project import APP, files, make
 from fedpfl.methods import discover
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import code_in
@@ -42,11 +42,11 @@ def app(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "my-app"
     make(folder)
-    own_code.set_folder(folder)
+    user_code.set_folder(folder)
     discover()
     reference.update(folder)
     yield folder
-    own_code.set_folder(None)
+    user_code.set_folder(None)
 
 
 def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
@@ -123,7 +123,7 @@ def test_config_update_keeps_its_values_and_follows_its_methods(app):
     project, code = app / "pyproject.toml", app / "parts.py"
     project.write_text(project.read_text().replace("\nseed = 1\n", "\nseed = 7\n"))
     code.write_text(code.read_text().replace("personal_layers", "own_layers"))
-    own_code.set_folder(app)
+    user_code.set_folder(app)
     discover()
     assert reference.update(app) == [project]
     settings = tomllib.loads(project.read_text())["tool"]["flwr"]["app"]["config"]
@@ -158,13 +158,13 @@ def test_all_of_it_goes_into_the_bundle(app, tmp_path):
 
 def test_parts_without_an_app_reach_no_device(tmp_path):
     (tmp_path / "parts.py").write_text("def net(): pass\n")
-    own_code.set_folder(tmp_path)
+    user_code.set_folder(tmp_path)
     try:
         with pytest.raises(ConfigError, match="is not part of a Flower app"):
-            own_code.require_installed(code_in({"model": "parts:net"}))
-        own_code.require_installed(code_in({"model": "mlp", "dataset": "json:loads"}))
+            user_code.require_installed(code_in({"model": "parts:net"}))
+        user_code.require_installed(code_in({"model": "mlp", "dataset": "json:loads"}))
     finally:
-        own_code.set_folder(None)
+        user_code.set_folder(None)
 
 
 @pytest.fixture

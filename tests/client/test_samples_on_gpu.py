@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedpfl.client.placed import MIN_BYTES, PlacedSamples
+from fedpfl.client.samples_on_gpu import MIN_BYTES, PlacedSamples
 from fedpfl.core.pixels import HALF, NORMALIZATIONS, scale
 from fedpfl.core.samples import Samples
 

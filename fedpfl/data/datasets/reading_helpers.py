@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.errors import ConfigError, DamagedFile, DataError
 from ...core.files import open_regular, read_regular
-from ...core.names import in_short
+from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..settings import DataSettings
 

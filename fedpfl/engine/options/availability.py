@@ -8,18 +8,18 @@ from logging import INFO, WARNING, getLogger
 
 import numpy as np
 
-from ...core import custom, own_code
+from ...core import references, user_code
 from ...core.errors import ConfigError, FedpflError
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.server_view import Client, LastTraining
-from ...results.record import Round
+from ...results.round_record import Round
 from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.config import Config
-from ...setup.options.participation import ParticipationSettings
+from ...setup.options.availability import ParticipationSettings
 from ..agreement import agree_with
-from ..attendance import Attendance
+from ..client_sampling import Attendance
 from ..transport import Members
 
 logger = getLogger("flwr")
@@ -95,19 +95,19 @@ def available(config: Config) -> Available | None:
     """
     if not (text := config.of(ParticipationSettings).available_clients):
         return None
-    if not custom.is_reference(text):
-        raise ConfigError(KEY, text, f"must be {custom.FORM}")
-    function = own_code.find(KEY, text)
-    own_code.guarded(KEY, text, function)
+    if not references.is_reference(text):
+        raise ConfigError(KEY, text, f"must be {references.FORM}")
+    function = user_code.find(KEY, text)
+    user_code.guarded(KEY, text, function)
 
     def available_in(number: int, there: Sequence[Client], trained: Mapping[int, LastTraining]) -> list[Client]:
         rng = generator(config.run.seed, "available clients", number)
         offered = {"round": number, "clients": list(there), "trained": trained, "rng": rng}
-        said = own_code.call(KEY, text, function, offered)
+        said = user_code.call(KEY, text, function, offered)
         try:
             named = {int(client) for client in said}
         except (TypeError, ValueError):
-            raise ConfigError(KEY, text, f"returns {custom.article(said)}, and must return numbers") from None
+            raise ConfigError(KEY, text, f"returns {references.article(said)}, and must return numbers") from None
         if others := named - {client.id for client in there}:
             raise ConfigError(KEY, text, f"returns {min(others)} in round {number}, and there is no such client")
         if not (left := [client for client in there if client.id in named]):

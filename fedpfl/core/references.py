@@ -7,7 +7,7 @@ A setting names it in three ways:
 * the name of an entry point of an installed package (:data:`GROUPS`);
 * ``python:…``, an object of this process (``fedpfl/setup/objects.py``), which only forked processes have as well.
 
-``fedpfl/core/own_code.py`` imports and calls what they name.
+``fedpfl/core/user_code.py`` imports and calls what they name.
 """
 
 from __future__ import annotations

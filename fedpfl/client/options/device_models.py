@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...methods.base import LocalRound, tests_more_than_arrays
 from ...training.loop import Score
 from ...training.phase import Forward
-from ..part import ClientPart
+from ..option_hooks import ClientPart
 from ..state import ClientState
 
 

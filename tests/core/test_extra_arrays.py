@@ -16,7 +16,7 @@ from fedpfl.client.engines import _engines
 from fedpfl.client.options import privacy as client_privacy
 from fedpfl.client.options.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
-from fedpfl.core.extras import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
+from fedpfl.core.extra_arrays import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
 from fedpfl.core.payload import Payload
 from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method

@@ -1,6 +1,6 @@
 """The user's own code: the functions and classes that settings name are found, imported and called.
 
-:mod:`fedpfl.core.custom` knows the names alone. Code is only looked for on this machine. It is never downloaded.
+:mod:`fedpfl.core.references` knows the names alone. Code is only looked for on this machine. It is never downloaded.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
-from . import custom
-from .custom import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
+from . import references
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
 from .process import process_kept
+from .references import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 
 # Values of which a function's code may be made.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -73,7 +73,7 @@ def find(kind: str, text: str, builtin_names: Any = ()) -> Any:
         return objects[text]
     if is_reference(text):
         return _attribute(kind, text)
-    registered = custom.entry_points_of(kind).get(text)
+    registered = references.entry_points_of(kind).get(text)
     if registered is None:
         raise ConfigError(kind, text, one_of(text, [*builtin_names, *entry_point_names(kind)], FORM))
     if text in builtin_names:
@@ -244,7 +244,7 @@ def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     version = ".".join(map(str, sys.version_info[:2]))
     things = {text: objects.get(text) for _, text in named if text.startswith(f"{PYTHON}:")}
     return {
-        f"{custom.short_name(text)} (Python {version})": hashlib.sha256(repr(code).encode()).hexdigest()[:16]
+        f"{references.short_name(text)} (Python {version})": hashlib.sha256(repr(code).encode()).hexdigest()[:16]
         for text, thing in things.items() if (code := _code_of(thing))
     }  # fmt: skip
 
@@ -276,7 +276,7 @@ def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[s
 
 
 def _named_modules(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[str]:
-    points = [custom.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
+    points = [references.entry_points_of(kind).get(str(values.get(kind, ""))) for kind in GROUPS]
     texts = [text for _, text in named] + [point.value for point in points if point is not None]
     return [text.partition(":")[0] for text in texts]
 

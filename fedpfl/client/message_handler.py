@@ -7,10 +7,10 @@ from typing import Callable, Mapping
 from ..core.errors import ConfigError, StateError
 from ..core.payload import Payload
 from ..core.settings import Value
+from .client_number import clients_of, own_data_path, stored_number, unnumbered
 from .engine import HANDLERS
 from .engines import engine_for
 from .forks import in_one_process
-from .number import clients_of, own_data_path, stored_number, unnumbered
 from .policy import bounded, guard
 from .run_settings import parse_once
 

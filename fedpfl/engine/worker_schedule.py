@@ -17,13 +17,13 @@ from ..client.engine import Engine
 from ..core.errors import FedpflError
 from ..core.payload import Payload
 from ..core.settings import Value
-from ..rules.averages import group_size
+from ..rules.running_mean import group_size
 from ..setup.config import Config
-from .one_process import Answer, Failed, engine_here, trains_together
-from .pool import Died, WorkerPool, same_arrays
+from .client_runner import Answer, Failed, engine_here, trains_together
 from .slots import MAX_BYTES, MAX_SLOTS, arrays_of
 from .transport import TRAIN, Request
 from .worker import Head
+from .worker_pool import Died, WorkerPool, same_arrays
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20

@@ -53,7 +53,8 @@ _PUBLIC = {
     "LoadedModel": "client.device_model", "Lazy": "data.datasets.lazy",
     # what custom code is made of
     "Method": "methods.base", "Aggregation": "methods.base", "LocalRound": "methods.base", "Phase": "training.phase",
-    "Rule": "rules", "Extra": "core.extras", "setting": "core.settings", "Dataset": "data", "BaseHeadModel": "models",
+    "Rule": "rules", "Extra": "core.extra_arrays", "setting": "core.settings", "Dataset": "data",
+    "BaseHeadModel": "models",
     # what its messages, its data and the server's rules are made of
     "Payload": "core.payload", "Sharing": "core.sharing", "Samples": "core.samples", "Batch": "training.phase",
     "Client": "core.server_view", "Federation": "core.server_view", "LastTraining": "core.server_view",

@@ -42,7 +42,7 @@ SETTINGS = {
     "dirichlet_alpha=0.1": "dirichlet_alpha = 0.1: there is no such setting; did you mean dirichlet-alpha?",
     "rounds=5": "rounds = 5: there is no such setting; did you mean .*num-server-rounds",
     "epochs=5": "did you mean tune-epochs or local-epochs",
-    "nothing=1": "nothing = 1: there is no such setting; `fedpfl config` lists all keys",
+    "zzz=1": "zzz = 1: there is no such setting; `fedpfl config` lists all keys",
     "ditto-pull=1.0 method='fedavg'": "ditto-pull = 1.0: is a setting of ditto, and the method is fedavg",
     # their form
     "method=\"fedavg": "is no value: a text with a quote",

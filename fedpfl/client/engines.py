@@ -30,7 +30,7 @@ def engine_for(
     """Return the engine that runs a client (from 0), made now or cached from an earlier message of the same run.
 
     ``path`` is the client's own data, or empty; ``model`` is its own model, or empty for the run's. As a run begins,
-    whose key ``begins`` is then (empty: `own_code` knows of it), data that have changed are read again; within a run
+    whose key ``begins`` is then (empty: `user_code` knows of it), data that have changed are read again; within a run
     they stay what they were.
     """
     # The custom code as well: a later run may have the same settings and another file.

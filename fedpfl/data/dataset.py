@@ -157,11 +157,7 @@ class Dataset:
         return count, class_names or numbered(count)
 
     def _require_tokens(self, labels: Mapping[str, np.ndarray]) -> None:
-        """Raise ``DataError`` for labels of n × length that are not the tokens of texts."""
-        if not self.vocabulary or self.y_train.shape[1:] != self.x_train.shape[1:]:
-            wanted = "as many labels as a text has tokens; of one-hot rows .argmax(1) are the labels"
-            shapes = f"labels of {self.y_train.shape[1:]} do not fit inputs of {self.input_shape}"
-            raise DataError(f"{self.name}: {shapes}: whole numbers n×length must be {wanted}")
+        """Raise ``DataError`` for tokens that the vocabulary lacks."""
         for part, y in labels.items():
             wrong = y[((y < 0) & (y != IGNORED_TOKEN)) | (y >= self.vocabulary)]
             if wrong.size:
@@ -181,7 +177,7 @@ class Dataset:
     @property
     def has_tokens(self) -> bool:
         """Tell whether samples have a token to predict for each place of a text."""
-        return self.y_train.ndim == 2 and self.y_train.dtype.kind == "i"
+        return self.vocabulary > 0 and self.y_train.dtype.kind == "i" and self.y_train.shape == self.x_train.shape
 
     @property
     def unnamed(self) -> bool:

@@ -164,7 +164,8 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head
             return model
     except ConfigError:
         pass
-    if torch.allclose(wanted.logsumexp(1), torch.zeros(PROBES), atol=1e-5):
+    sums = wanted.logsumexp(2 if wanted.dim() == 3 else 1)
+    if torch.allclose(sums, torch.zeros_like(sums), atol=1e-5):
         why = f"has a log-softmax behind its {what} {chosen!r}, which cross-entropy does without"
     if head:
         raise ConfigError("model", name, why)

@@ -52,7 +52,7 @@ def test_the_example_is_the_paper_s_bench():
 def test_variables_are_those_of_the_playbooks():
     defaults = yaml.safe_load((ROOT / "deploy/ansible/roles/fedpfl/defaults/main.yml").read_text())
     derived = {"fedpfl_server", "fedpfl_all_clients", "fedpfl_present_clients", "fedpfl_done_clients", "fedpfl_broker",
-               "fedpfl_units", "fedpfl_as_service"}  # fmt: skip
+               "fedpfl_units", "fedpfl_as_service", "fedpfl_known_clients"}  # fmt: skip
     assert set(OPTIONAL) == defaults.keys() - derived
     assert not set(REQUIRED) & defaults.keys()
 

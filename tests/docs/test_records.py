@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpfl.methods import methods
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
 from fedpfl.study.analysis import ANALYSES
@@ -124,6 +125,7 @@ def test_the_record_of_a_script_names_its_command():
             (ROOT / words[1]).is_file()
             or (words[:3] == ["fedpfl", "experiment", "run"] and words[3] in records.EXPERIMENTS)
             or (words[:2] == ["fedpfl", "analyse"] and words[2] in ANALYSES)
+            or (words[:2] == ["fedpfl", "compare"] and words[2] in methods())
         )
 
 

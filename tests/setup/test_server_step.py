@@ -19,7 +19,8 @@ from fedpfl.setup.server_step import BETA2, TAU, ServerStep
 
 FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
 OWN_STEP = {"feddyn", "fedsplit", "fedfac"}
-MEANS = {"mean", "mean-by-part", "mean-of-rebalanced", "mean-after-consensus", "fisher-mean", "mean-of-gaussians"}
+MEANS = {"mean", "mean-by-part", "mean-of-rebalanced", "mean-after-consensus", "fisher-mean", "mean-of-gaussians",
+         "mean-of-factored", "regions"}  # fmt: skip
 
 
 def end(tmp_path, **settings):
@@ -90,7 +91,9 @@ def test_it_is_had_with_means_alone(method):
         assert Config.parse(values).of(ServerStepSettings).server_optimizer == "adam"
         assert method not in OWN_STEP
         return
-    words = "averages single channels|moves on from the mean" if method in OWN_STEP else "does not compute a mean"
+    words = (
+        "averages single channels|moves on from the mean" if method in OWN_STEP else "does not compute a mean|by itself"
+    )
     with pytest.raises(ConfigError, match=rf"^server-optimizer = 'adam': must be none for {method}: .* ({words})"):
         Config.parse(values)
 

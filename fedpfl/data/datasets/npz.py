@@ -74,7 +74,10 @@ def read_npz(
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
     targets = settings.targets
-    ys = [labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets) for part, x in zip(parts, xs)]
+    ys = [
+        labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets, x if settings.tokens else None)
+        for part, x in zip(parts, xs)
+    ]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         shown = ", ".join(f"x{part} is {_show(x)}" for part, x in zip(parts, xs))
@@ -251,11 +254,13 @@ def samples_of(
     return np.require(x, requirements="C")
 
 
-def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: bool = False) -> np.ndarray:
+def labels_of(
+    y: np.ndarray, n: int, where: str, names: bool = False, targets: bool = False, texts: Any = None
+) -> np.ndarray:
     """Return the labels of n samples as int64, or targets as float32 n×k; a ``DataError`` explains what is wrong.
 
     With ``names``, labels may be names of classes, which stay as they are; with ``targets`` whole numbers are targets.
-    Masks, n×H×W, become uint8, and tokens, whole numbers n×length, int32.
+    Masks, n×H×W, become uint8. Whole numbers n×length are the tokens of ``texts``, and become int32.
     """
     if y.ndim in (3, 4):
         return _masks_of(y, n, where)
@@ -269,7 +274,10 @@ def labels_of(y: np.ndarray, n: int, where: str, names: bool = False, targets: b
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return y
-    if y.ndim == 2 and y.dtype.kind in "iu" and len(y) == n:
+    if texts is not None and y.ndim == 2 and y.dtype.kind in "iu" and len(y) == n:
+        if y.shape[1:] != texts.shape[1:] or texts.dtype.kind not in "iu":
+            shapes = f"labels of {y.shape[1:]} do not fit inputs of {texts.shape[1:]}"
+            raise DataError(f"{where}: {shapes}: must be as many whole numbers as a text has tokens")
         return np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
     if y.dtype.kind not in ("iubUS" if names else "iub") or y.ndim != 1:
         hint = "; targets of more numbers must be floats, and of one-hot rows .argmax(1) are the labels" * (y.ndim == 2)

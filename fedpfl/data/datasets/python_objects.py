@@ -503,7 +503,8 @@ def _arrays_of(
         x = tokens.of_array(x, settings.tokenizer, of_x, said)
     else:
         x = samples_of(x, of_x, vocabulary_of(x, settings), planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
-    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets)
+    texts = x if settings.tokens else None
+    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets, texts=texts)
 
 
 def _require_one_order(x: Any, y: Any, where: str) -> None:
@@ -539,7 +540,8 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
             continue
         where = f"{data.name}: {{}}_{part}"
         changes[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=settings.fills_gaps)
-        changes[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets)
+        texts = changes[f"x_{part}"] if settings.tokens else None
+        changes[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets, texts=texts)
         owners = getattr(data, f"client_{part}")
         if owners is not None:
             if owners.dtype.kind not in "iu":

@@ -79,7 +79,8 @@ def read_samples(source: Any, where: str, said: dict[str, None], settings: DataS
     x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
     if not settings.tokenizer or x.dtype.kind != "U":
         x = samples_of(x, f"{where}: x", vocabulary_of(x, settings), planes=True, gaps=settings.fills_gaps)
-    return x, labels_of(y, len(x), f"{where}: y", names=True, targets=settings.targets)
+    texts = x if settings.tokens else None
+    return x, labels_of(y, len(x), f"{where}: y", names=True, targets=settings.targets, texts=texts)
 
 
 class _Reading:

@@ -18,11 +18,11 @@ from fedpfl.client.policy import VARIABLE as POLICY
 from fedpfl.client.protocol import SOCKET_VARIABLE
 from fedpfl.core.errors import FedpflError
 
-# What a SuperNode would have: it waits for both sockets, and says where it looks for commands.
+# What a SuperNode would have: it waits for both servers, and says where it looks for commands.
 SUPERNODE = """
 import json, os, pathlib, shutil, sys, time
 worker = pathlib.Path(os.environ["FEDPFL_WORKER_SOCKET"])
-while not (worker.exists() and (worker.parent / "forkserver.sock").exists()):
+while not (worker.exists() and (worker.parent / "bin" / "flwr-clientapp").exists()):  # made once the socket is there
     time.sleep(0.05)
 command = shutil.which("flwr-clientapp")
 names = ("FLWR_HOME", "FEDPFL_WORKER_SOCKET", "FEDPFL_POLICY")

@@ -25,6 +25,7 @@ from .. import models
 from ..core.checksummed_files import Stored, from_json_line, json_line, packed_arrays, read_arrays
 from ..core.errors import DamagedFile, DataError, NoPlainModel, StateError, words_of
 from ..core.files import open_regular, private_folder, read_regular, write_atomically
+from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN
 from ..core.name_lists import shape_of
 from ..core.pixels import NORMALIZATIONS, fits_channels, scale
 from ..core.samples import MAX_CLASSES, MAX_TOKENS
@@ -32,7 +33,7 @@ from ..core.user_code import global_state_kept
 from ..data.federation import AS_IT_IS, PIXELS, TOKENS
 from ..data.scaling import FILL, Scaling
 from ..training.loop import predict
-from ..training.losses import CROSS_ENTROPY, KINDS, MULTI_LABEL, NEXT_TOKEN, SEGMENTATION
+from ..training.losses import KINDS
 from ..training.phase import Forward
 from ..version import __version__
 from .policy import guard
@@ -100,11 +101,11 @@ class LoadedModel(NamedTuple):
             The samples are not of the shape that the model takes.
         """
         outputs = predict(self.module, self._inputs(x)).float()
-        if self.about["loss"] in (CROSS_ENTROPY, SEGMENTATION):
+        if self.about["loss"] in (CLASSES, MASKS):
             outputs = outputs.softmax(1)
         elif self.about["loss"] == NEXT_TOKEN:
             outputs = outputs.softmax(-1)
-        elif self.about["loss"] == MULTI_LABEL:
+        elif self.about["loss"] == LABELS:
             outputs = outputs.sigmoid()
         predicted: np.ndarray = outputs.numpy()
         return predicted

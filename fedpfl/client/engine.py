@@ -21,7 +21,7 @@ from ..core.errors import ConfigError
 from ..core.extra_arrays import CLIENT, SERVER
 from ..core.frozen import frozen
 from ..core.layout import Layout
-from ..core.metrics import MASKS, TOKENS
+from ..core.metrics import MASKS, NEXT_TOKEN
 from ..core.model_state import MethodState, ModelState, is_usual
 from ..core.name_lists import digest, sent, shown
 from ..core.payload import UNWRITTEN, Payload
@@ -529,16 +529,16 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
         allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
     loss = config.training.loss
-    of_loss = (config.training.kind.classes, config.training.labels == MASKS, config.training.labels == TOKENS)
+    of_loss = (config.training.kind.classes, config.training.labels == MASKS, config.training.labels == NEXT_TOKEN)
     if of_loss != (not data.has_targets, data.has_masks, data.has_tokens):
         has, hint = "classes", "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
-        if config.training.labels == TOKENS:
+        if config.training.labels == NEXT_TOKEN:
             hint = "y must be the tokens of x, n×length, or with a tokenizer texts"
         if data.has_targets:
             has = "numbers as targets"
             hint = "use mse or multi-label; of classes y is whole, y.astype(int), or of one-hot rows y.argmax(1)"
         if data.has_masks or data.has_tokens:
-            has, hint = ("masks", f"use {MASKS}") if data.has_masks else ("tokens to predict", f"use {TOKENS}")
+            has, hint = ("masks", f"use {MASKS}") if data.has_masks else ("tokens to predict", f"use {NEXT_TOKEN}")
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
     config.training.require_fitting(data.num_classes)
 

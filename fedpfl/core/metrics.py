@@ -19,7 +19,7 @@ from .metric_bounds import LARGEST, shown
 
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
-TOKENS = "next-token"
+NEXT_TOKEN = "next-token"
 ACCURACY, LOSS, PERPLEXITY = "accuracy", "loss", "perplexity"
 SUM, COUNT = "-metric-sum", "-metric-count"
 MAX_NAME = 32
@@ -70,10 +70,10 @@ METRICS: Mapping[str, MetricKind] = {
     "r2": MetricKind((TARGETS,), -LARGEST, 1),
     "iou": MetricKind((MASKS,)),
     "dice": MetricKind((MASKS,)),
-    PERPLEXITY: MetricKind((TOKENS,), 0, LARGEST, is_ratio=True, lower_is_better=True, is_exponential=True),
+    PERPLEXITY: MetricKind((NEXT_TOKEN,), 0, LARGEST, is_ratio=True, lower_is_better=True, is_exponential=True),
 }
 # Of a function of the user's: any number, the larger the better.
-OWN = MetricKind((CLASSES, TARGETS, LABELS, MASKS, TOKENS), -LARGEST, LARGEST)
+OWN = MetricKind((CLASSES, TARGETS, LABELS, MASKS, NEXT_TOKEN), -LARGEST, LARGEST)
 # Names of other numbers of a test.
 _TAKEN = (ACCURACY, LOSS, "std", "weighted", "each", "samples", "correct")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Mapping
 
 from ..core import references
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, MASKS, TARGETS, TOKENS, labels_of
+from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS, labels_of
 from ..core.pixels import HALF, NORMALIZATIONS
 from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
@@ -246,7 +246,7 @@ class DataSettings:
     def of(values: Mapping[str, Any]) -> DataSettings:
         """Return the settings in a flat mapping of all keys, with what its ``loss`` says of the labels."""
         labels = labels_of(str(values.get("loss", CLASSES)))
-        kinds = {CLASSES: DataSettings, MASKS: DataSettings, TOKENS: TokenSettings}
+        kinds = {CLASSES: DataSettings, MASKS: DataSettings, NEXT_TOKEN: TokenSettings}
         settings = parse(kinds.get(labels, TargetSettings), values)
         if settings.class_names and labels == TARGETS:
             raise ConfigError("class-names", settings.class_names, f'must be empty with loss = "{TARGETS}": no classes')

@@ -12,7 +12,7 @@ from ..core.errors import ConfigError
 from ..core.extra_arrays import Extras
 from ..core.frozen import frozen
 from ..core.layout import RUNNING_STATISTICS
-from ..core.metrics import MASKS, TARGETS, TOKENS
+from ..core.metrics import MASKS, NEXT_TOKEN, TARGETS
 from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
@@ -47,10 +47,10 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     See :func:`assemble` for the parameters and errors.
     """
     seed_model(config)
-    tokens = config.training.labels == TOKENS
+    tokens = config.training.labels == NEXT_TOKEN
     plain = build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights, tokens)
     gives = getattr(plain, "gives_for", "sample")  # a model without head is refused later, by methods that need one
-    if gives != {MASKS: "pixel", TOKENS: "token"}.get(config.training.labels, "sample"):
+    if gives != {MASKS: "pixel", NEXT_TOKEN: "token"}.get(config.training.labels, "sample"):
         raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
     if getattr(plain, "ends_in_sigmoid", False) and config.training.labels != TARGETS:
         allowed = "gives probabilities; leave out the sigmoid at its end, since losses need logits"

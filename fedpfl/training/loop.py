@@ -19,16 +19,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import UnusedParameter
 from ..core.frozen import NAMES
-from ..core.metrics import PERPLEXITY
+from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, PERPLEXITY, TARGETS
 from ..core.model_state import buffers_kept
 from ..core.pixels import HALF
 from ..core.samples import IGNORED, IGNORED_TOKEN, Samples
 from .losses import (
-    CROSS_ENTROPY,
     KINDS,
-    MSE,
-    NEXT_TOKEN,
-    SEGMENTATION,
     class_weights,
     next_token_loss,
     pixel_accuracy,
@@ -198,11 +194,11 @@ def steps_of(phase: Phase, count: int, settings: TrainingSettings) -> int:
 
 @torch.no_grad()
 def evaluate(
-    forward: Forward, samples: Samples, loss: str = CROSS_ENTROPY, measures: Mapping[str, Any] | None = None
+    forward: Forward, samples: Samples, loss: str = CLASSES, measures: Mapping[str, Any] | None = None
 ) -> Score:
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind, measures = KINDS[loss], measures or {}
-    if loss == SEGMENTATION:
+    if loss == MASKS:
         return _evaluate_masks(forward, samples, measures)
     if loss == NEXT_TOKEN:
         return _evaluate_tokens(forward, samples, measures)
@@ -210,7 +206,7 @@ def evaluate(
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
         further = _measured(measures, outputs, samples.y, loss)
-        if loss == MSE and len(samples.y) < 2:  # which has no variance to explain
+        if loss == TARGETS and len(samples.y) < 2:  # which has no variance to explain
             return Score(0, total, 0, further)
         return Score(kind.score(outputs, samples.y), total, samples.y.numel(), further)
     # Read after the last batch, as each reading makes a GPU wait.
@@ -231,7 +227,7 @@ def evaluate(
 def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, Any]) -> Score:
     """Test a forward pass on images, batch by batch; its metrics are those of the classes that it gives the pixels."""
     if not bool((samples.y != IGNORED).any()):
-        return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], SEGMENTATION))
+        return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], MASKS))
     said, losses = [], []
     for batch in test_batches(len(samples.y), DENSE_BATCH):
         outputs = forward(samples.x[batch])
@@ -240,7 +236,7 @@ def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, A
     classes = torch.cat(said)
     return Score(
         pixel_accuracy(classes, samples.y), sum(map(float, losses)), len(samples.y),
-        _measured(measures, classes, samples.y, SEGMENTATION),
+        _measured(measures, classes, samples.y, MASKS),
     )  # fmt: skip
 
 

@@ -21,11 +21,8 @@ from torch.nn import functional as F
 
 from ..core import references, user_code
 from ..core.errors import ConfigError
-from ..core.metrics import labels_of
+from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS, labels_of
 from ..core.samples import IGNORED, IGNORED_TOKEN
-
-CROSS_ENTROPY, MSE, MULTI_LABEL, SEGMENTATION = "cross-entropy", "mse", "multi-label", "segmentation"
-NEXT_TOKEN = "next-token"
 
 # (numbers of the model, labels or targets) → mean loss.
 Criterion = Callable[..., Tensor]
@@ -97,15 +94,15 @@ def right_tokens(said: Tensor, y: Tensor) -> int:
 
 
 KINDS = {
-    CROSS_ENTROPY: LossKind(
+    CLASSES: LossKind(
         F.cross_entropy, True, lambda outputs, y: int((outputs.argmax(1) == y).sum()), "accuracy"
     ),
-    MSE: LossKind(F.mse_loss, False, _explained, "R²", counted=False),
-    MULTI_LABEL: LossKind(
+    TARGETS: LossKind(F.mse_loss, False, _explained, "R²", counted=False),
+    LABELS: LossKind(
         F.binary_cross_entropy_with_logits, False, lambda outputs, y: int(((outputs > 0) == (y > 0.5)).sum()),
         "the share of correct labels",
     ),
-    SEGMENTATION: LossKind(
+    MASKS: LossKind(
         pixel_cross_entropy, False, pixel_accuracy, "the share of right pixels", counted=False
     ),
     NEXT_TOKEN: LossKind(next_token_loss, False, right_tokens, "the share of next tokens that are right"),
@@ -182,7 +179,7 @@ def require_working(text: str, num_classes: int) -> None:
         allowed = 'is a sum over the samples; it must return the mean (reduction="mean"), or a value for each sample'
         raise ConfigError("loss", text, allowed)
     if y.is_floating_point():
-        other = y / 2 if labels_of(text) == MULTI_LABEL else 5 * y
+        other = y / 2 if labels_of(text) == LABELS else 5 * y
         usual, exchanged, others = (float(own_loss(text)(outputs, targets)) for targets in (y, y.roll(1, 0), other))
         if math.isclose(exchanged, usual, rel_tol=1e-5) and not math.isclose(others, usual, rel_tol=1e-5):
             allowed = "is the same whichever sample a target belongs to: numbers and targets, of which both are n × k, "
@@ -204,12 +201,12 @@ def tried(kind: str, num_classes: int) -> tuple[Tensor, Tensor]:
     """
     y = torch.arange(3 if num_classes == 2 else 2) % num_classes
     right = F.one_hot(y, num_classes).float()
-    if num_classes == 1 and kind in (MSE, MULTI_LABEL):
+    if num_classes == 1 and kind in (TARGETS, LABELS):
         right = torch.tensor([[1.0], [0.0]])
     outputs = 3 * right - 1
-    if kind == SEGMENTATION:
+    if kind == MASKS:
         outputs = outputs[..., None, None].expand(*outputs.shape, 4, 4)
         return outputs, y[:, None, None].expand(len(y), 4, 4)
     if kind == NEXT_TOKEN:
         return outputs[:, None].expand(-1, 4, -1), y[:, None].expand(-1, 4)
-    return outputs, y if kind == CROSS_ENTROPY else right
+    return outputs, y if kind == CLASSES else right

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from ..core import metrics, references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.metric_bounds import LARGEST
+from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS
 from ..core.samples import IGNORED
-from .losses import CROSS_ENTROPY, KINDS, MSE, NEXT_TOKEN, SEGMENTATION
+from .losses import KINDS
 from .losses import tried as samples_to_try
 
 SumAndCount = Tuple[float, float]
@@ -59,7 +60,7 @@ def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str
         allowed = f"is 1 whatever a model says: of {num_classes} classes all are among the {TOP} most likely ones"
         raise ConfigError("metrics", TOP_5, allowed)
     outputs, y = samples_to_try(loss, num_classes)
-    outputs = y if loss in (SEGMENTATION, NEXT_TOKEN) else outputs  # the classes or tokens that it says
+    outputs = y if loss in (MASKS, NEXT_TOKEN) else outputs  # the classes or tokens that it says
     measured(measures, outputs, y, loss, tried=True)
 
 
@@ -98,7 +99,7 @@ class _UsersMetric:
         self._truth_first = user_code.takes_truth_first(function)
 
     def __call__(self, outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
-        if loss in (SEGMENTATION, NEXT_TOKEN):
+        if loss in (MASKS, NEXT_TOKEN):
             outputs, y = outputs.long(), y.long()
         return _pair(self._word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
 
@@ -120,7 +121,7 @@ def _pair(word: str, result: Any) -> SumAndCount:
 
 def _cases(outputs: Tensor, y: Tensor, loss: str) -> _Cases:
     scores = outputs.double()
-    if loss == CROSS_ENTROPY:
+    if loss == CLASSES:
         classes = outputs.shape[1]
         said = F.one_hot(outputs.argmax(1), classes).bool()
         return _Cases(scores.softmax(1), F.one_hot(y, classes).bool(), said)
@@ -149,7 +150,7 @@ def _macro(of_counts: Callable[[Tensor, Tensor, Tensor], Tensor], only_true: boo
     def measure(outputs: Tensor, y: Tensor, loss: str) -> SumAndCount:
         cases = _cases(outputs, y, loss)
         each = of_counts(*_counts(cases))
-        if loss == CROSS_ENTROPY:
+        if loss == CLASSES:
             each = each[(cases.truth if only_true else cases.truth | cases.said).any(0)]
         return float(each.mean()), 1
 
@@ -178,7 +179,7 @@ def _one_against_rest(of_class: Callable[[Tensor, Tensor], float], both_of_two: 
         cases = _cases(outputs, y, loss)
         both = cases.truth.any(0) & ~cases.truth.all(0)
         places = both.nonzero().flatten().tolist()
-        if loss == CROSS_ENTROPY and cases.truth.shape[1] == 2 and not both_of_two:
+        if loss == CLASSES and cases.truth.shape[1] == 2 and not both_of_two:
             places = places[1:]
         if not places:
             return UNDEFINED
@@ -241,5 +242,5 @@ _OURS: Mapping[str, Measure] = {
     "dice": lambda outputs, y, loss: _of_pixels(outputs, y, 2),
     metrics.PERPLEXITY: lambda outputs, y, loss: UNDEFINED,  # of the loss, which the test itself has
     # Of one sample there is no variance to explain.
-    "r2": lambda outputs, y, loss: (KINDS[MSE].score(outputs, y) / y.numel(), 1) if len(y) > 1 else UNDEFINED,
+    "r2": lambda outputs, y, loss: (KINDS[TARGETS].score(outputs, y) / y.numel(), 1) if len(y) > 1 else UNDEFINED,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ..core import references
 from ..core.errors import ConfigError
-from ..core.metrics import CLASSES, LABELS, MASKS, TARGETS, TOKENS, labels_of
+from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS, labels_of
 from ..core.pixels import HALF
 from ..core.settings import setting
 
@@ -49,7 +49,7 @@ class TrainingSettings:
         CLASSES,
         "Loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several labels per "
         "sample. segmentation: a class for each pixel. next-token: each token of a text from those before it.",
-        choices=(CLASSES, TARGETS, LABELS, MASKS, TOKENS),
+        choices=(CLASSES, TARGETS, LABELS, MASKS, NEXT_TOKEN),
         open_to={references.FORM: references.is_own},
         tags="code refusable",
     )

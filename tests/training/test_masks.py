@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.core.metrics import MASKS
 from fedpfl.data import DataSettings, FederatedData
 from fedpfl.data.datasets.npz import read_npz
 from fedpfl.training.loop import evaluate
-from fedpfl.training.losses import KINDS, SEGMENTATION
+from fedpfl.training.losses import KINDS
 from fedpfl.training.measure import find, measured
 
 SIZE = 8
@@ -46,7 +47,7 @@ def network(input_shape, num_classes):
 
 def train(data=None, method="fedavg", **settings):
     data = [masked(1), masked(2)] if data is None else data
-    given = {"model": network, "loss": SEGMENTATION, "metrics": "iou,dice", "num_server_rounds": 1, "local_epochs": 1}
+    given = {"model": network, "loss": MASKS, "metrics": "iou,dice", "num_server_rounds": 1, "local_epochs": 1}
     return fedpfl.run(method, data=data, quiet=True, **{**given, "workers": 0, **settings})
 
 
@@ -58,17 +59,17 @@ def test_loss_and_accuracy_are_of_the_pixels_that_count():
     torch.manual_seed(1)
     outputs, y = torch.randn(5, 3, 4, 4), torch.randint(3, (5, 4, 4)).to(torch.uint8)
     y[0], y[1, 2:] = 255, 255
-    loss = KINDS[SEGMENTATION].criterion
+    loss = KINDS[MASKS].criterion
     assert loss(outputs, y) == pytest.approx(float(F.cross_entropy(outputs, y.long(), ignore_index=255)))
     each = loss(outputs, y, reduction="none")
     assert each[0] == 0 and each[2] == pytest.approx(float(F.cross_entropy(outputs[2:3], y[2:3].long())))
     assert loss(outputs, y, reduction="sum") == pytest.approx(float(each.sum()))
     assert loss(outputs[:1], y[:1]) == 0  # no pixel counts
     samples = fedpfl.Samples(torch.arange(5), y)
-    score = evaluate(lambda x: outputs[x], samples, SEGMENTATION, find("iou"))
+    score = evaluate(lambda x: outputs[x], samples, MASKS, find("iou"))
     right = ((outputs.argmax(1) == y) & (y != 255)).sum() / (y != 255).sum()
     assert score.correct / score.samples == pytest.approx(float(right)) and score.samples == 5
-    assert evaluate(lambda x: outputs[x], fedpfl.Samples(torch.arange(1), y[:1]), SEGMENTATION).samples == 0
+    assert evaluate(lambda x: outputs[x], fedpfl.Samples(torch.arange(1), y[:1]), MASKS).samples == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -78,7 +79,7 @@ def test_iou_and_dice_are_sklearn_s(seed):
     said, truth = rng.integers(0, 5, (4, 6, 6)), rng.integers(0, 4, (4, 6, 6))
     there = rng.random(truth.shape) < 0.7
     y = torch.from_numpy(np.where(there, truth, 255).astype(np.uint8))
-    found = measured(find("iou,dice"), torch.from_numpy(said.astype(np.uint8)), y, SEGMENTATION)
+    found = measured(find("iou,dice"), torch.from_numpy(said.astype(np.uint8)), y, MASKS)
     assert found["iou"] == (pytest.approx(sklearn.jaccard_score(truth[there], said[there], average="macro")), 1)
     assert found["dice"] == (pytest.approx(sklearn.f1_score(truth[there], said[there], average="macro")), 1)
 
@@ -127,7 +128,7 @@ def test_a_file_names_the_classes_and_the_answers_are_masks(tmp_path):
         method="fedper",
     )  # fmt: skip
     about = json.loads((run.path / "personal" / "client-00000.json").read_text())
-    assert about["class-names"] == ["nothing", "standing", "lying"] and about["loss"] == SEGMENTATION
+    assert about["class-names"] == ["nothing", "standing", "lying"] and about["loss"] == MASKS
     model = load_model(next(tmp_path.glob("state/*/client-00001")))
     assert model.predict(pixels[:2]).sum(1) == pytest.approx(np.ones((2, SIZE, SIZE)), abs=1e-5)
     assert np.shape(answers(model, pixels[:2])[1]["mask"]) == (SIZE, SIZE)
@@ -158,13 +159,13 @@ def test_a_loss_and_a_metric_of_one_s_own_get_whole_numbers():
     def plain(outputs, y):
         return F.cross_entropy(outputs, y, ignore_index=255)
 
-    row = train(loss={SEGMENTATION: plain}, metrics=[overlap]).rounds.iloc[-1]
+    row = train(loss={MASKS: plain}, metrics=[overlap]).rounds.iloc[-1]
     assert row["personalised_overlap"] == pytest.approx(row["personalised_accuracy"])
 
 
 def test_a_comparison_goes_by_iou():
     found = fedpfl.compare(
-        ["local", "fedavg"], data=[masked(seed) for seed in range(2)], model=network, loss=SEGMENTATION, metrics="iou",
+        ["local", "fedavg"], data=[masked(seed) for seed in range(2)], model=network, loss=MASKS, metrics="iou",
         choose_by="iou", seeds=1, num_server_rounds=1, workers=0, quiet=True,
     )  # fmt: skip
     assert "iou" in found.table.columns and "accuracy" not in found.conclusion

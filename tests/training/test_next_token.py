@@ -15,9 +15,10 @@ from torch.nn import functional as F
 import fedpfl
 from fedpfl.core import metrics
 from fedpfl.core.errors import ConfigError, DataError, FedpflError
+from fedpfl.core.metrics import NEXT_TOKEN
 from fedpfl.data.datasets.text import CHARACTERS, encode_characters, read_plays
 from fedpfl.training.loop import evaluate
-from fedpfl.training.losses import KINDS, NEXT_TOKEN
+from fedpfl.training.losses import KINDS
 from fedpfl.training.measure import find
 
 LENGTH, VOCABULARY = 12, 7

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...client.device_model import LoadedModel, load_model
 from ...core.errors import DataError, FedpflError, words_of
+from ...core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN
 from ...data.datasets.categories import OTHER, SIGN
 from ...data.datasets.columns import SUFFIXES, Roles, finished, lines_of, source_of, typed
 from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
@@ -23,7 +24,6 @@ from ...data.federation import PIXELS
 from ...data.named_columns import places
 from ...data.scaling import FILL
 from ...data.settings import DataSettings
-from ...training.losses import CROSS_ENTROPY, MULTI_LABEL, NEXT_TOKEN, SEGMENTATION
 
 # A sample's answer, as it is written in JSON.
 Answer = Dict[str, Any]
@@ -38,17 +38,17 @@ def answers(model: LoadedModel, x: np.ndarray) -> list[Answer]:
             raise DataError(
                 f"sample {len(predictions)}: the model's answer is not finite; are the values as in training?"
             )
-        if loss == SEGMENTATION:
+        if loss == MASKS:
             predictions.append({"mask": row.argmax(0).tolist()})
             continue
         if loss == NEXT_TOKEN:
             predictions.append({"tokens": row.argmax(-1).tolist()})
             continue
         numbers = dict(zip(names, row.tolist()))
-        if loss == CROSS_ENTROPY:
+        if loss == CLASSES:
             best = int(row.argmax())
             predictions.append({"class": names[best], "number": best, "probabilities": numbers})
-        elif loss == MULTI_LABEL:
+        elif loss == LABELS:
             predictions.append({"labels": [name for name, p in numbers.items() if p > 0.5], "probabilities": numbers})
         else:
             predictions.append({"values": row.tolist()})

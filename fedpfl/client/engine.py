@@ -21,7 +21,7 @@ from ..core.errors import ConfigError
 from ..core.extra_arrays import CLIENT, SERVER
 from ..core.frozen import frozen
 from ..core.layout import Layout
-from ..core.metrics import MASKS, NEXT_TOKEN
+from ..core.metrics import CLASSES, IN_WORDS, LABELS, MASKS, NEXT_TOKEN, TARGETS
 from ..core.model_state import MethodState, ModelState, is_usual
 from ..core.name_lists import digest, sent, shown
 from ..core.payload import UNWRITTEN, Payload
@@ -522,24 +522,22 @@ HANDLERS: dict[str, Handler] = {
 
 def _require_fitting(config: Config, data: FederatedData) -> None:
     """Refuse a loss for classes where the data have targets, and the other way round."""
-    if config.training.augmentation != AUGMENTATIONS[0] and data.has_masks:
+    if config.training.augmentation != AUGMENTATIONS[0] and data.label_kind == MASKS:
         raise ConfigError("augmentation", config.training.augmentation, "must be none: masks would stay as they are")
     ours = config.training.augmentation in AUGMENTATIONS[1:]
     if ours and len(data.input_shape) != 3:
         allowed = f"must be none, or a function of your own, for {data.name}, whose samples are not images"
         raise ConfigError("augmentation", config.training.augmentation, allowed)
-    loss = config.training.loss
-    of_loss = (config.training.kind.classes, config.training.labels == MASKS, config.training.labels == NEXT_TOKEN)
-    if of_loss != (not data.has_targets, data.has_masks, data.has_tokens):
-        has, hint = "classes", "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
-        if config.training.labels == NEXT_TOKEN:
-            hint = "y must be the tokens of x, n×length, or with a tokenizer texts"
-        if data.has_targets:
-            has = "numbers as targets"
+    loss, labels = config.training.loss, config.training.labels
+    if (TARGETS if labels == LABELS else labels) != data.label_kind:
+        hint = f"use {data.label_kind}"
+        if data.label_kind == TARGETS:
             hint = "use mse or multi-label; of classes y is whole, y.astype(int), or of one-hot rows y.argmax(1)"
-        if data.has_masks or data.has_tokens:
-            has, hint = ("masks", f"use {MASKS}") if data.has_masks else ("tokens to predict", f"use {NEXT_TOKEN}")
-        raise ConfigError("loss", loss, f"does not fit {data.name}, which has {has}; {hint}")
+        elif data.label_kind == CLASSES and labels == NEXT_TOKEN:
+            hint = "y must be the tokens of x, n×length, or with a tokenizer texts"
+        elif data.label_kind == CLASSES:
+            hint = "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
+        raise ConfigError("loss", loss, f"does not fit {data.name}, which has {IN_WORDS[data.label_kind]}; {hint}")
     config.training.require_fitting(data.num_classes)
 
 

@@ -20,6 +20,8 @@ from .metric_bounds import LARGEST, shown
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
 NEXT_TOKEN = "next-token"
+# The same in words; labels of which several can be right are numbers to whoever stores them.
+IN_WORDS = {CLASSES: "classes", TARGETS: "numbers as targets", MASKS: "masks", NEXT_TOKEN: "tokens to predict"}
 ACCURACY, LOSS, PERPLEXITY = "accuracy", "loss", "perplexity"
 SUM, COUNT = "-metric-sum", "-metric-count"
 MAX_NAME = 32

@@ -8,6 +8,7 @@ from typing import Any, Mapping
 import numpy as np
 
 from ..core.errors import DataError
+from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS
 from ..core.samples import IGNORED, IGNORED_TOKEN, MAX_CLASSES
 from .arrays import array
 from .named_columns import names_in_frame, places
@@ -138,12 +139,13 @@ class Dataset:
             count = self.y_train.shape[1] if self.y_train.ndim > 1 else 1
             return count, class_names or numbered(count)
         labels = {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
-        if self.has_tokens:
+        if self.label_kind == NEXT_TOKEN:
             self._require_tokens(labels)
             return self.vocabulary, class_names or numbered(self.vocabulary)
-        counted = {part: y[y != IGNORED] if self.has_masks else y for part, y in labels.items()}
+        of_pixels = self.label_kind == MASKS
+        counted = {part: y[y != IGNORED] if of_pixels else y for part, y in labels.items()}
         tops = {part: int(y.max()) if y.size else -1 for part, y in counted.items()}
-        if self.has_masks and self.y_train.shape[1:] != self.input_shape[1:]:
+        if of_pixels and self.y_train.shape[1:] != self.input_shape[1:]:
             shapes = f"masks of {self.y_train.shape[1:]} do not fit inputs of {self.input_shape}"
             raise DataError(f"{self.name}: {shapes} (channels, height, width)")
         count = num_classes or len(class_names) or max(tops.values()) + 1
@@ -165,19 +167,18 @@ class Dataset:
                 raise DataError(f"{self.name}: {part} has token {wrong[0]}: tokens {allowed}")
 
     @property
+    def label_kind(self) -> str:
+        """What the labels are, by the setting ``loss`` that is for them; of several labels that of targets."""
+        if self.y_train.ndim == 3:
+            return MASKS
+        if self.vocabulary and self.y_train.dtype.kind == "i" and self.y_train.shape == self.x_train.shape:
+            return NEXT_TOKEN
+        return TARGETS if self.y_train.dtype.kind == "f" or self.y_train.ndim > 1 else CLASSES
+
+    @property
     def has_targets(self) -> bool:
         """Tell whether samples have numbers as targets, masks or tokens, instead of a class."""
-        return self.y_train.dtype.kind == "f" or self.y_train.ndim > 1
-
-    @property
-    def has_masks(self) -> bool:
-        """Tell whether samples have a class for each pixel."""
-        return self.y_train.ndim == 3
-
-    @property
-    def has_tokens(self) -> bool:
-        """Tell whether samples have a token to predict for each place of a text."""
-        return self.vocabulary > 0 and self.y_train.dtype.kind == "i" and self.y_train.shape == self.x_train.shape
+        return self.label_kind != CLASSES
 
     @property
     def unnamed(self) -> bool:

@@ -200,14 +200,9 @@ class FederatedData:
         return self._data.has_targets
 
     @property
-    def has_masks(self) -> bool:
-        """Tell whether samples have a class for each pixel."""
-        return self._data.has_masks
-
-    @property
-    def has_tokens(self) -> bool:
-        """Tell whether samples have a token to predict for each place of a text."""
-        return self._data.has_tokens
+    def label_kind(self) -> str:
+        """What the labels are, by the setting ``loss`` that is for them; of several labels that of targets."""
+        return self._data.label_kind
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from typing import Callable, NamedTuple, Sequence
 import numpy as np
 
 from ..core.errors import ConfigError, DataError, printable
+from ..core.metrics import IN_WORDS, TARGETS
 from ..core.rng import generator
 from .dataset import Dataset
 from .registry import AUTO, PARTITIONERS, PartitionerEntry, is_flower, is_own, partitioner
@@ -470,13 +471,10 @@ def all_owners(data: Dataset) -> np.ndarray | None:
 def _as_one_class(data: Dataset, settings: DataSettings) -> Dataset:
     """Return data that have no classes as if all samples were of one, for partitioners that do not look at them."""
     if settings.partitioner not in ("iid", "natural", "dirichlet-sizes"):
-        has = "masks" if data.has_masks else "tokens to predict" if data.has_tokens else "numbers as targets"
+        has = IN_WORDS[data.label_kind]
         message = f"divides by classes, but {data.name} has {has}: use iid, natural or dirichlet-sizes"
-        message += (
-            ""
-            if settings.targets or data.y_train.dtype.kind != "f"
-            else "; labels of classes are whole numbers or names"
-        )
+        if data.label_kind == TARGETS and not settings.targets:
+            message += "; labels of classes are whole numbers or names"
         raise ConfigError("partitioner", settings.partitioner, message)
     test = None if data.y_test is None else np.zeros(len(data.y_test), np.int64)
     return replace(data, y_train=np.zeros(len(data.y_train), np.int64), y_test=test, num_classes=1, class_names=())

@@ -8,6 +8,7 @@ import unicodedata
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
+from ..core.metrics import MASKS
 from ..core.name_lists import in_short
 from ..core.rng import generator
 from ..core.samples import IGNORED
@@ -168,7 +169,7 @@ def _coarse(data: Dataset) -> list[str]:
 
 def _refuse(data: Dataset, settings: DataSettings, shares: list[Share]) -> None:
     """Raise an error for data or a division of which a test would say nothing."""
-    if data.num_classes < 2 and data.has_masks:
+    if data.num_classes < 2 and data.label_kind == MASKS:
         hint = "num-classes sets the number, if these data lack some"
         if any((y == IGNORED).any() for y in (data.y_train, data.y_test) if y is not None):
             hint = f"{IGNORED} marks pixels that do not count; of masks of 0 and {IGNORED} take mask // {IGNORED}"

@@ -23,7 +23,7 @@ from ..client.policy import bounded, guard
 from ..client.state import ClientState
 from ..core import user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
-from ..core.metrics import COUNT, SUM, part_of, value
+from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
 from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
@@ -331,13 +331,13 @@ class _Client:
         for remark in dataset.remarks:
             logger.log(WARNING, "fedpfl: data: %s", remark)
         dataset = replace(dataset, client_train=None, client_test=None, client_names=())
-        if not dataset.has_targets or dataset.has_masks or dataset.has_tokens:
+        if dataset.label_kind != TARGETS:
             classes = config.data.num_classes
             if not classes and not own_models.needs_classes(self._model):
                 # A client may have none of the last classes.
                 classes = own_models.outputs_of(self._model, dataset.input_shape, dataset.vocabulary)
             if classes > dataset.num_classes:
-                vocabulary = classes if dataset.has_tokens else dataset.vocabulary
+                vocabulary = classes if dataset.label_kind == NEXT_TOKEN else dataset.vocabulary
                 dataset = replace(dataset, num_classes=classes, class_names=(), vocabulary=vocabulary)
         return FederatedData.of_client(dataset, config.data, client, config.run.seed)
 

@@ -75,23 +75,31 @@ def with_head(
     state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
-    gives_for = {2: "sample", 3: "token"}.get(wanted.dim(), "pixel")
-    classes = 2 if gives_for == "token" else 1  # the dimension
-    totals = wanted.sum(classes)
+    totals = wanted.sum(_class_dimension(wanted))
     if num_classes > 1 and bool((wanted >= 0).all()) and torch.allclose(totals, torch.ones_like(totals)):
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
         )
     model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, num_classes, head, name)
     state.restore()
-    model.gives_for = gives_for
-    sums = wanted.logsumexp(classes)
-    model.ends_in_log_softmax = num_classes > 1 and torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
+    model.gives_for = {2: "sample", 3: "token"}.get(wanted.dim(), "pixel")
+    model.ends_in_log_softmax = num_classes > 1 and _are_logarithms(wanted)
     model.unkept, model.in_common = unkept, in_common
     arrays = (*model.named_parameters(), *model.named_buffers())
     model.moving = tuple(name for name, array in arrays if any(array is one for one in moved))
     model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
     return model
+
+
+def _class_dimension(out: Tensor) -> int:
+    """Return the dimension of the classes: the last one of texts, and else the second."""
+    return 2 if out.dim() == 3 else 1
+
+
+def _are_logarithms(out: Tensor) -> bool:
+    """Tell whether a model's output is that of a log-softmax."""
+    sums = out.logsumexp(_class_dimension(out))
+    return torch.allclose(sums, torch.zeros_like(sums), atol=1e-5)
 
 
 def _needs_contiguous(module: nn.Module, x: Tensor, name: str, num_classes: int, input_text: str) -> bool:
@@ -164,8 +172,7 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head
             return model
     except ConfigError:
         pass
-    sums = wanted.logsumexp(2 if wanted.dim() == 3 else 1)
-    if torch.allclose(sums, torch.zeros_like(sums), atol=1e-5):
+    if _are_logarithms(wanted):
         why = f"has a log-softmax behind its {what} {chosen!r}, which cross-entropy does without"
     if head:
         raise ConfigError("model", name, why)

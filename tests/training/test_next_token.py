@@ -145,7 +145,11 @@ def test_roles_of_plays_are_clients_and_their_texts_what_is_predicted(tmp_path):
     said = {"A / Ann": "to be or not to be. " * 60, "B / Bob": "never, never, never! " * 60}
     (tmp_path / "shakespeare.json").write_text(json.dumps(said))
     data = read_plays(tmp_path / "shakespeare.json", each=True)
-    assert data.has_tokens and data.num_classes == data.vocabulary == len(CHARACTERS) and data.y_train.dtype == np.int32
+    assert (
+        data.label_kind == NEXT_TOKEN
+        and data.num_classes == data.vocabulary == len(CHARACTERS)
+        and data.y_train.dtype == np.int32
+    )
     assert np.array_equal(data.x_train, data.y_train) and data.x_train.shape == (14 + 15, 80)
     assert np.array_equal(data.x_train[0], encode_characters(said["A / Ann"][:80]))
     run = fedpfl.run(

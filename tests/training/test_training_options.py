@@ -278,7 +278,7 @@ def test_what_does_not_fit_is_one_line():
         ConfigError, match=r"augmentation = 'flip-crop': must be none, or a function of your own, for a table"
     ):
         config = Config.parse({"augmentation": "flip-crop"})
-        _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", has_targets=False, has_masks=False))
+        _require_fitting(config, SimpleNamespace(input_shape=(6,), name="a table", label_kind="cross-entropy"))
     assert AdamW([torch.zeros(2)], 0.1, 0.9, 0.0).weight_decay == 0.0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core import references
 from ...core.errors import ConfigError, DataError
+from ...core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS
 from ...core.rng import generator
 from ...core.samples import IGNORED
 from ..dataset import Dataset, numbered
@@ -170,9 +171,7 @@ def _samples(data: Dataset) -> Any:
 
 
 def _labels(data: Dataset) -> str:
-    if data.has_masks or data.has_tokens:
-        return "masks" if data.has_masks else "tokens"
-    return "numbers with decimals" if data.has_targets else "classes"
+    return {MASKS: "masks", NEXT_TOKEN: "tokens", TARGETS: "numbers with decimals", CLASSES: "classes"}[data.label_kind]
 
 
 def _in_one_order(data_sets: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
@@ -202,7 +201,7 @@ def _in_colour(data: Dataset) -> Dataset:
 
 def _renumbered(data: Dataset, y: Any, names: tuple[str, ...]) -> Any:
     """Return labels by their places among the classes of all clients; targets as they are."""
-    if y is None or data.class_names == names or (data.has_targets and not data.has_masks):
+    if y is None or data.class_names == names or data.label_kind in (TARGETS, NEXT_TOKEN):
         return y
     place = {name: number for number, name in enumerate(names)}
     numbers = np.arange(max(IGNORED + 1, data.num_classes))

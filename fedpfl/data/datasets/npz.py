@@ -73,11 +73,7 @@ def read_npz(
         arrays["vocabulary"] = np.array(find(tokenizer).vocabulary)
     vocabulary = _vocabulary(arrays, path)
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
-    targets = settings.targets
-    ys = [
-        labels_of(arrays[f"y{part}"], len(x), f"{path}: y{part}", True, targets, x if settings.tokens else None)
-        for part, x in zip(parts, xs)
-    ]
+    ys = [labels_beside(x, arrays[f"y{part}"], f"{path}: y{part}", settings) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
     if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
         shown = ", ".join(f"x{part} is {_show(x)}" for part, x in zip(parts, xs))
@@ -252,6 +248,11 @@ def samples_of(
     if 0 in x.shape[empty:]:
         raise DataError(f"{where} is {_show(x)}: no samples")
     return np.require(x, requirements="C")
+
+
+def labels_beside(x: Any, y: np.ndarray, where: str, settings: DataSettings, names: bool = True) -> np.ndarray:
+    """Return the labels of samples ``x`` as the loss of the settings takes them; see :func:`labels_of`."""
+    return labels_of(y, len(x), where, names, settings.targets, x if settings.tokens else None)
 
 
 def labels_of(

@@ -33,7 +33,7 @@ from .columns import (  # fmt: skip
 )
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
-from .npz import labels_of, samples_of, vocabulary_of
+from .npz import labels_beside, labels_of, samples_of, vocabulary_of
 from .reading_helpers import PARTS, of_parts, part_of
 from .series import windows_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
@@ -503,8 +503,7 @@ def _arrays_of(
         x = tokens.of_array(x, settings.tokenizer, of_x, said)
     else:
         x = samples_of(x, of_x, vocabulary_of(x, settings), planes=True, empty=bool(suffix), gaps=settings.fills_gaps)
-    texts = x if settings.tokens else None
-    return x, labels_of(y, len(x), f"{where}: y{suffix}", names=True, targets=settings.targets, texts=texts)
+    return x, labels_beside(x, y, f"{where}: y{suffix}", settings)
 
 
 def _require_one_order(x: Any, y: Any, where: str) -> None:
@@ -540,8 +539,7 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
             continue
         where = f"{data.name}: {{}}_{part}"
         changes[f"x_{part}"] = samples_of(x, where.format("x"), data.vocabulary, planes=True, gaps=settings.fills_gaps)
-        texts = changes[f"x_{part}"] if settings.tokens else None
-        changes[f"y_{part}"] = labels_of(y, len(x), where.format("y"), targets=settings.targets, texts=texts)
+        changes[f"y_{part}"] = labels_beside(changes[f"x_{part}"], y, where.format("y"), settings, names=False)
         owners = getattr(data, f"client_{part}")
         if owners is not None:
             if owners.dtype.kind not in "iu":

@@ -17,7 +17,7 @@ from ..arrays import array
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
 from .lazy import Lazy, LazyArray, has_places, torch_data
-from .npz import labels_of, samples_of, vocabulary_of
+from .npz import labels_beside, labels_of, samples_of, vocabulary_of
 
 # Samples, or a sampler's draws, of what may have no end.
 MAX_ENDLESS = 2**20
@@ -79,8 +79,7 @@ def read_samples(source: Any, where: str, said: dict[str, None], settings: DataS
     x, y = np.concatenate(reading.xs), np.concatenate(reading.ys)
     if not settings.tokenizer or x.dtype.kind != "U":
         x = samples_of(x, f"{where}: x", vocabulary_of(x, settings), planes=True, gaps=settings.fills_gaps)
-    texts = x if settings.tokens else None
-    return x, labels_of(y, len(x), f"{where}: y", names=True, targets=settings.targets, texts=texts)
+    return x, labels_beside(x, y, f"{where}: y", settings)
 
 
 class _Reading:

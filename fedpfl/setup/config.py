@@ -336,13 +336,13 @@ class Config:
         from ..methods.base import adapts_itself
 
         epochs, name, training = self.training.tune_epochs, self.method.name, self.training
-        found = [f"not used with {reason}: {', '.join(keys)}" for reason, keys in self.idle()]
-        found += [line for option in self.options for line in option.remarks(self, task)]
+        lines = [f"not used with {reason}: {', '.join(keys)}" for reason, keys in self.idle()]
+        lines += [line for option in self.options for line in option.remarks(self, task)]
         if epochs and adapts_itself(type(self.method)):
-            found.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
+            lines.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
-            found.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
-        return [*found, *self.run.remarks(self)]
+            lines.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
+        return [*lines, *self.run.remarks(self)]
 
     def idle(self, **instead: s.Value) -> list[tuple[str, list[str]]]:
         """Return settings that have no effect beside the others, or others ``instead``, behind the reason."""

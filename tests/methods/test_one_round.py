@@ -873,11 +873,11 @@ def test_ffa_lora(play):
 def test_feddpa(play):
     task = play("feddpa", **LORA)
     w = adapted_start("feddpa")
-    own = [{name: w[name.replace("default", "personal")] for name in (A, B)}] * 3
+    mine = [{name: w[name.replace("default", "personal")] for name in (A, B)}] * 3
 
-    def weights(w, own, share):
+    def weights(w, mine, share):
         """Return the plain model's weights with a share of the personal adapter, the rest global; α/r is 2."""
-        added = (1 - share) * w[B] @ w[A] + share * own[B] @ own[A]
+        added = (1 - share) * w[B] @ w[A] + share * mine[B] @ mine[A]
         return {BASE[0]: w["base.fc.base_layer.weight"] + 2 * added, BASE[1]: w["base.fc.base_layer.bias"],
                 **{k: w[k] for k in HEAD}}  # fmt: skip
 
@@ -885,11 +885,14 @@ def test_feddpa(play):
         trained = {}
         for i in clients:
             for _ in range(EPOCHS if at else 0):
-                g = gradient(weights(w, own[i], 0.5), *task.train[i])[BASE[0]]
-                own[i] = {A: own[i][A] - RATE * own[i][B].T @ g, B: own[i][B] - RATE * g @ own[i][A].T}
+                g = gradient(weights(w, mine[i], 0.5), *task.train[i])[BASE[0]]
+                mine[i] = {
+                    A: mine[i][A] - RATE * mine[i][B].T @ g,
+                    B: mine[i][B] - RATE * g @ mine[i][A].T,
+                }
             trained[i] = descend_adapted(w, task.train[i])
         w = {**w, **task.mean(trained, clients, (A, B, *HEAD))}
-        task.check_loss(at, "personalised", lambda i, x, w=w, own=[*own]: logits(weights(w, own[i], 0.5), x))
+        task.check_loss(at, "personalised", lambda i, x, w=w, mine=[*mine]: logits(weights(w, mine[i], 0.5), x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(adapted(w), x))
     task.check_shared({k: w[k] for k in (A, B, *HEAD)})
 
@@ -1070,7 +1073,7 @@ def test_apple(play):
     task = play("apple", apple_relation_learning_rate=step, apple_mu=pull, apple_pull_rounds=2)
     cores = [dict(task.start) for _ in range(3)]
     prior = np.array([len(y) for _, y in task.train]) / sum(len(y) for _, y in task.train)
-    p, own = [prior.copy() for _ in range(3)], [dict(task.start) for _ in range(3)]
+    p, tested = [prior.copy() for _ in range(3)], [dict(task.start) for _ in range(3)]
 
     def mixed(i, cores):
         return {k: sum(p[i][j] * cores[j][k] for j in range(3)) for k in task.start}
@@ -1085,9 +1088,9 @@ def test_apple(play):
                 slope = np.array([sum((g[k] * w[k]).sum() for k in g) for w in here]) + weight * (p[i] - prior)
                 here[i] = {k: here[i][k] - RATE * p[i][i] * g[k] for k in g}
                 p[i] = p[i] - step * slope
-            trained[i], own[i] = here[i], mixed(i, here)
+            trained[i], tested[i] = here[i], mixed(i, here)
         cores = [trained[j] for j in range(3)]
-        task.check_loss(at, "personalised", lambda i, x: logits(own[i], x))
+        task.check_loss(at, "personalised", lambda i, x: logits(tested[i], x))
         np.testing.assert_allclose(
             task.lines[at]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
         )

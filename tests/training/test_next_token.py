@@ -40,8 +40,8 @@ def counting(step, count=24, seed=1):
 
 def train(data=None, method="fedavg", **settings):
     data = [counting(1), counting(5, seed=2)] if data is None else data
-    given = {"model": "decoder", "loss": NEXT_TOKEN, "metrics": "perplexity", "num_server_rounds": 1, "workers": 0}
-    return fedpfl.run(method, data=data, **{**given, "local_epochs": 1, "quiet": True, **settings})
+    usual = {"model": "decoder", "loss": NEXT_TOKEN, "metrics": "perplexity", "num_server_rounds": 1, "workers": 0}
+    return fedpfl.run(method, data=data, **{**usual, "local_epochs": 1, "quiet": True, **settings})
 
 
 def numbers(run):
@@ -105,13 +105,13 @@ def test_a_decoder_sees_no_later_token_and_learns():
 
 @pytest.mark.parametrize("method", each_method(also=NEED_CLASSES | NEED_SAMPLES))
 def test_each_method_trains_or_refuses_in_a_line_before_round_1(method, tmp_path):
-    given = {"trainable": "lora"} if method in ADAPTERS else {}
+    adapters = {"trainable": "lora"} if method in ADAPTERS else {}
     if method in NEED_CLASSES | NEED_SAMPLES:
         with pytest.raises(ConfigError, match=r"must be cross-entropy|features of a whole sample|its gate computes"):
             train(method=method, output_dir=tmp_path)
         assert not any((run / "metrics.jsonl").exists() for run in tmp_path.iterdir())
         return
-    row = train(method=method, learning_rate=0.005, validation_fraction=0.2, choose_by="perplexity", **given)
+    row = train(method=method, learning_rate=0.005, validation_fraction=0.2, choose_by="perplexity", **adapters)
     assert 1 <= row.rounds.iloc[-1]["personalised_perplexity"] < 10 * VOCABULARY
 
 
@@ -206,13 +206,13 @@ def test_a_model_of_one_s_own_has_its_last_linear_layer_as_head():
 
 def test_adapters_alone_travel_where_nothing_else_trains():
     pytest.importorskip("peft")
-    given = {"trainable": "adapters", "lora_rank": 2, "learning_rate": 0.1}
-    run = train(**given)
+    adapters = {"trainable": "adapters", "lora_rank": 2, "learning_rate": 0.1}
+    run = train(**adapters)
     with pytest.raises(ConfigError, match="fits no linear layer"):
-        train(model=Small, **given)  # whose only one is its head
+        train(model=Small, **adapters)  # whose only one is its head
     adapted = sum(2 * (64 + 64) * 4 + 2 * 2 * (64 + 256) for _ in range(2))  # two blocks, rank 2
     assert 4 * adapted < run.rounds["bytes_up"].iloc[0] / 2 < 4 * adapted + 5000
-    with_head = train(**{**given, "trainable": "lora"}).rounds["bytes_up"].iloc[0]
+    with_head = train(**{**adapters, "trainable": "lora"}).rounds["bytes_up"].iloc[0]
     assert with_head - run.rounds["bytes_up"].iloc[0] >= 2 * 4 * 65 * VOCABULARY
 
 
@@ -229,15 +229,15 @@ def test_a_causal_model_of_transformers_is_read_from_a_folder(tmp_path):
     model = fedpfl.models.build(f"hf:{tmp_path / 'llama'}", (LENGTH,), VOCABULARY, VOCABULARY, tokens=True).eval()
     x = torch.from_numpy(counting(1)[0])
     assert torch.equal(model(x), stored.eval()(x, use_cache=False).logits)
-    given = {"model": f"hf:{tmp_path / 'llama'}", "lora_rank": 2, "lora_targets": "*q_proj,*v_proj"}
-    run = train(method="fedsa-lora", trainable="adapters", **given)
+    llama = {"model": f"hf:{tmp_path / 'llama'}", "lora_rank": 2, "lora_targets": "*q_proj,*v_proj"}
+    run = train(method="fedsa-lora", trainable="adapters", **llama)
     assert run.rounds["bytes_up"].iloc[0] < 2 * (4 * 2 * 2 * 16 + 2000)  # A of two layers
     with pytest.raises(ConfigError, match="tied weights"):
-        train(trainable="lora", **given)
+        train(trainable="lora", **llama)
     few = [(x.clip(0, 3), y.clip(-100, 3)) for x, y in (counting(1), counting(5))]
     with pytest.raises(ConfigError, match="has 7 tokens, and the data 4: num-classes, or vocabulary in a file"):
-        train(few, **given)
-    assert len(train(few, trainable="adapters", num_classes=VOCABULARY, **given).rounds) == 1
+        train(few, **llama)
+    assert len(train(few, trainable="adapters", num_classes=VOCABULARY, **llama).rounds) == 1
 
 
 def of(x, y):

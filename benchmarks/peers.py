@@ -183,7 +183,7 @@ class Job:
         self.data = FederatedData(self.config.data, self.config.data.num_clients, options.seed)
         self.strategy = make_strategy(self.config, self.data)
         loop, numbers = self.strategy, range(1, options.rounds + 2)
-        self.rounds = [loop.attendance.choose(loop.rule, Round(number)) for number in numbers]
+        self.rounds = [loop.sampling.choose(loop.rule, Round(number)) for number in numbers]
         self.steps = [sum(steps_of(client, self.config) for client in chosen) for chosen in self.rounds]
         self.measured: dict[str, list[Found]] = {}
         self.distance = float("nan")

@@ -15,7 +15,7 @@ from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.settings import plain
 from ..data import DataSettings, default_clients
-from ..engine.listener import Listener
+from ..engine.listener import Listener, require_listeners
 from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare, project_settings
 from ..launch.progress import Display, GridLines
@@ -35,7 +35,7 @@ from ..study.run_store import DEFAULT_ROOT, PlannedRun, State, Store, require_fi
 from ..study.saved_grid import SavedGrid, made_name
 from . import dataframes
 from .figures import Plot, can_draw, require_drawing
-from .runs import Run, functions_as_text, report, require_listeners
+from .runs import Run, functions_as_text, report
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -305,7 +305,7 @@ class Runs:
         output_dir: str | PathLike[str] | None = None, executor: str = "local", federation: str | None = None,
         discard_models: bool = False, callbacks: Sequence[Listener] = (), quiet: bool = False,
     ) -> None:  # fmt: skip
-        require_listeners(callbacks)
+        require_listeners("callbacks", callbacks)
         user_code.set_folder(Path())
         self._stack, self._jobs, self._workers, self._callbacks, self._quiet = stack, jobs, workers, callbacks, quiet
         self._elsewhere, self._discard_models = _elsewhere(executor, federation, jobs), discard_models

@@ -13,7 +13,6 @@ from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.metrics import ACCURACY, score_in_words, score_name
 from ..core.user_code import global_state_kept
-from ..engine.listener import Listener
 from ..launch.plan import Plan
 from ..results.export import FORMS, STATE_DICT, export_personal, trained_model
 from ..results.run_folder import RunFolder, find_run
@@ -277,16 +276,6 @@ def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: st
     texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
     prefixes = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
     return ",".join(map("".join, zip(prefixes, texts, strict=True)))
-
-
-def require_listeners(callbacks: Sequence[Any]) -> None:
-    """Raise :class:`ConfigError` for a callback that is no :class:`fedpfl.Listener`."""
-    for callback in callbacks if isinstance(callbacks, Sequence) else [callbacks]:
-        if callback is callbacks or not isinstance(callback, Listener):
-            hint = "; give an instance, not the class" if isinstance(callback, type) else ""
-            raise ConfigError(
-                "callbacks", references.article(callback), f"must be a list of fedpfl.Listener objects{hint}"
-            )
 
 
 def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:

@@ -139,6 +139,7 @@ def run(
         named = {"method": method, "model": model, "dataset": dataset, "data": data, "num_clients": num_clients}
         _require_allowed([method], {**named, **settings})
     from ..data import fetch
+    from ..engine.listener import require_listeners
     from ..launch import simulation
     from ..launch.plan import prepare
     from ..launch.progress import Display
@@ -149,11 +150,10 @@ def run(
         how_to_resume,
         place_of,
         python_objects,
-        require_listeners,
         stored_texts,
     )
 
-    require_listeners(callbacks)
+    require_listeners("callbacks", callbacks)
     python, objects = python_objects(method, model, dataset, data), dict[str, object]()
     with ExitStack() as stack:
         # Before those that are given now, which take the place of the earlier run's.

@@ -14,7 +14,7 @@ from ..setup.config import RunSettings
 from .transport import Members
 
 
-class Attendance:
+class ClientSampling:
     """Decides who is asked in a round."""
 
     def __init__(self, settings: RunSettings, least: int = 1) -> None:

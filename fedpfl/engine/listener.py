@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import LayoutError
+from ..core.errors import ConfigError, LayoutError
 from ..core.extra_arrays import Extras
 from ..core.payload import Payload
+from ..core.references import article
 from ..core.server_view import Client
 from ..results.round_record import Round
 from ..results.run_folder import RunFolder
@@ -137,3 +138,11 @@ class Listener:
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned, found among the arrays of others."""
+
+
+def require_listeners(key: str, listeners: Any) -> None:
+    """Raise ``ConfigError`` about ``key`` for anything that is no list of listeners."""
+    for listener in listeners if isinstance(listeners, Sequence) else [listeners]:
+        if listener is listeners or not isinstance(listener, Listener):
+            hint = "; give an instance, not the class" if isinstance(listener, type) else ""
+            raise ConfigError(key, article(listener), f"must be a list of fedpfl.Listener objects{hint}")

@@ -27,7 +27,7 @@ from ..core.vectors import is_finite
 from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .client_sampling import Attendance
+from .client_sampling import ClientSampling
 from .listener import Listener, Read
 from .reply_numbers import Expected, leave_out
 from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, array_bytes, count_bytes
@@ -64,7 +64,7 @@ class RoundLoop:
 
     Clients start from ``rule.shared`` and store their personal state under ``state_key``. ``listeners`` are called in
     this order. ``counted``: tests count correct predictions, otherwise they give a score. ``several``: a sample has
-    several values that tests count. ``attendance`` decides who is asked. ``own_loss``: clients train with a loss of the
+    several values that tests count. ``sampling`` decides who is asked. ``own_loss``: clients train with a loss of the
     user's.
     """
 
@@ -77,27 +77,27 @@ class RoundLoop:
         listeners: Sequence[Listener] = (),
         counted: bool = True,
         several: bool = False,
-        attendance: Attendance | None = None,
+        sampling: ClientSampling | None = None,
         own_loss: bool = False,
     ) -> None:
         self.rule = rule
         ours = type(rule).__module__.startswith("fedpfl.")
-        from fedpfl.engine.user_rule import OwnRule
+        from fedpfl.engine.user_rule import UserRule
 
-        self._own = None if ours else OwnRule(rule)
+        self._own = None if ours else UserRule(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
         self.listeners = list(listeners)
         self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)), own_loss)
-        self.attendance = attendance or Attendance(settings)
+        self.sampling = sampling or ClientSampling(settings)
         self.round = Round(0)
         self._cause: BaseException | None = None
         self._too_long: set[int] = set()  # clients whose update is longer than is accepted
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        state = {**self.rule.state(), **self.attendance.state()}
+        state = {**self.rule.state(), **self.sampling.state()}
         for listener in self.listeners:
             state.update(listener.state())
         return state
@@ -105,7 +105,7 @@ class RoundLoop:
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore what :meth:`state` returned; raise ``LayoutError`` if it is another model's."""
         self.rule.load_state(state)
-        self.attendance.load_state(state)
+        self.sampling.load_state(state)
         for listener in self.listeners:
             listener.load_state(state)
 
@@ -139,7 +139,7 @@ class RoundLoop:
         """Begin a round: find out who is there."""
         self.round, self._cause, self._too_long = Round(number), None, set()
         transport.begin_round()
-        self.attendance.begin(transport, self.rule, self.round)
+        self.sampling.begin(transport, self.rule, self.round)
 
     def close(self) -> bool:
         """End a round; return whether a listener ends the run."""
@@ -147,7 +147,7 @@ class RoundLoop:
             logger.log(WARNING, "round %d: client %d: %s", self.round.number, client, reason)
         if self._own is not None:
             self._own.round_ended(self.round.number)
-        self.attendance.end(self.round)
+        self.sampling.end(self.round)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
         ends = [listener.round_ended(self.rule, self.round, state) for listener in self.listeners]
@@ -170,7 +170,7 @@ class RoundLoop:
 
     def begin(self, number: int) -> list[Request]:
         """Choose clients; return the messages with which they train, the longest work first."""
-        chosen = self.attendance.choose(self.rule, self.round)
+        chosen = self.sampling.choose(self.rule, self.round)
         self.rule.begin_round(number, chosen)
         if self._own is not None:
             self._own.round_begun(number)
@@ -278,7 +278,7 @@ class RoundLoop:
     def test_requests(self, number: int) -> list[Request]:
         """Return the requests to the participants that are there in a round with tests, else none."""
         due = self.settings.evaluates_in(number)
-        clients = self.attendance.tested(self.rule, self.round) if due else []
+        clients = self.sampling.tested(self.rule, self.round) if due else []
         self.round.asked_to_test = [client.id for client in clients if client.test_samples]
         return self.requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 

@@ -78,7 +78,7 @@ def _run(
     folder = beginning.folder
     logger.log(INFO, "fedpfl: %s on %s, results in %s", config.run.method, config.data.dataset, folder.path)
     beginning.open()
-    attendance = options.attendance(config, folder, transport)
+    sampling = options.sampling(config, folder, transport)
     task = folder.task()
     answers = transport.find_clients(config, task["state_key"], task.get("identities"))
     agreed = agree(config, answers)
@@ -96,7 +96,7 @@ def _run(
     kind = config.training.kind
     loop = RoundLoop(
         rule, config.run, task["state_key"], server.extras, listeners, counted=kind.counted,
-        several=not kind.classes, attendance=attendance,
+        several=not kind.classes, sampling=sampling,
         own_loss=config.training.has_own_loss,
     )  # fmt: skip
     beginning.prepare(loop)

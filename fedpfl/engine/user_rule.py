@@ -25,7 +25,7 @@ _VECTORS = {"finish": "leaves self.shared as", "outgoing": "returns"}
 HOOKS = ("begin", "check", "add", "add_rows", "finish", *RETURNED)
 
 
-class OwnRule:
+class UserRule:
     """Watches a rule: over its hooks in all rounds, over its attributes in the first two."""
 
     def __init__(self, rule: Rule) -> None:

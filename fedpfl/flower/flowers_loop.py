@@ -79,7 +79,7 @@ def require_rounds(config: Config) -> None:
             raise ConfigError(key, values[key], message)
 
 
-def require_listeners(listeners: Iterable[Listener]) -> None:
+def require_called(listeners: Iterable[Listener]) -> None:
     """Refuse listeners that wait for a run's folder or its end."""
     for listener in listeners:
         for hook in ("run_started", "run_ended"):

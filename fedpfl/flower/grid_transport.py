@@ -16,7 +16,7 @@ from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.transport import Fail, Members, Reply, Request, Transport
 from ..setup.config import Config
-from ..setup.options.availability import ParticipationSettings
+from ..setup.options.availability import AvailabilitySettings
 from .half_round import HalfRound
 from .messages import SETTINGS, fits_frame, from_content, pack_arrays, to_content, to_framed_content
 from .nodes import Node, Nodes
@@ -55,7 +55,7 @@ class GridMembers(Members):
         for node, answer in sorted(answers.items(), key=lambda item: int(item[1].config["client"])):
             by_client[int(answer.config["client"])] = answer
             self._place(node, answer)
-        if config.of(ParticipationSettings).new_nodes == "join":
+        if config.of(AvailabilitySettings).new_nodes == "join":
             total = int(next(iter(by_client.values())).config["num-clients"])
             self._absent = set(range(total)) - by_client.keys()
         return by_client

@@ -17,7 +17,7 @@ from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..engine.client_sampling import Attendance
+from ..engine.client_sampling import ClientSampling
 from ..engine.transport import Fail, Members, Reply, Request
 from ..results.round_record import Round
 from ..rules import Rule
@@ -261,7 +261,7 @@ class HooksTransport(GridMembers):
         return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 
 
-class ByShares(Attendance):
+class ByShares(ClientSampling):
     """Draws clients whose nodes are there, to train and to be tested."""
 
     def __init__(self, settings: RunSettings, transport: HooksTransport, least: int, tested: tuple[float, int]) -> None:

@@ -25,12 +25,11 @@ from ..core.checksummed_files import read_arrays
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.metric_bounds import LARGEST, Bounds, problem
 from ..core.name_lists import shape_of
-from ..core.references import article
 from ..core.samples import MAX_CLASSES
 from ..core.server_view import Client
 from ..core.settings import Value, key_of
 from ..core.vectors import without_negative_variances
-from ..engine.listener import Listener
+from ..engine.listener import Listener, require_listeners
 from ..engine.options.norm_limit import limit_of
 from ..engine.options.privacy import server_privacy
 from ..engine.reply_numbers import Expected
@@ -50,7 +49,7 @@ from ..setup.objects import as_setting
 from ..setup.options.privacy import PrivacyOption
 from .flowers_loop import (
     mean_of_metrics,
-    require_listeners,
+    require_called,
     require_private,
     require_rounds,
     require_settings,
@@ -172,9 +171,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
         self.model, self.head = model, head
         self.listeners = list(listeners)
-        for listener in self.listeners:
-            if not isinstance(listener, Listener):
-                raise ConfigError("listeners", article(listener), "must be a list of fedpfl.Listener objects")
+        require_listeners("listeners", self.listeners)
         self.folder: RunFolder | None = None
         self._flowers_mu = self.method.name == "fedprox" and "proximal_mu" in settings
         if self._flowers_mu:
@@ -376,7 +373,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         run = replace(self.config.run, num_server_rounds=self._before + rounds)
         self.config = replace(self.config, run=run)
         if self._loop is not None and self._way is not None:
-            self._loop.settings = self._loop.attendance.settings = run
+            self._loop.settings = self._loop.sampling.settings = run
             self._way.settings = self._settings_text()
         evaluate = evaluate_fn
         if evaluate_fn is not None:
@@ -477,7 +474,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
         require_settings(self.config, self.model is not None, self.values)
-        require_listeners(self.listeners)
+        require_called(self.listeners)
         if not self._knows_rounds:
             require_rounds(self.config)
         tell_unsent(self.values)
@@ -521,12 +518,12 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         limit = limit_of(self.config, extras)
         limit.factor = limit.factor if limited else 0.0
         run = self.config.run
-        attendance = ByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
+        sampling = ByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
         private = []
         if self.config.wants(PrivacyOption):
             private.append(server_privacy(self.config, rule, self.state_key))
         followers = [limit, *private, *self.listeners]
-        self._loop = RoundLoop(rule, run, self.state_key, extras, followers, attendance=attendance)
+        self._loop = RoundLoop(rule, run, self.state_key, extras, followers, sampling=sampling)
         said = self.model is None and "max-client-samples" not in self.values
         values = 1 if self.model is None or self.config.training.kind.classes else MAX_CLASSES
         most = LARGEST if said else run.max_client_samples

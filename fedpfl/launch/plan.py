@@ -25,7 +25,7 @@ from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
 from ..setup.config import Config, RunSettings
 from ..setup.options.after_the_end import PersonaliseSettings
-from ..setup.options.availability import ParticipationOption
+from ..setup.options.availability import AvailabilityOption
 from ..training.device import require_device
 from .shipped import app_settings
 
@@ -118,7 +118,7 @@ def prepare(
     config = Config.parse({**absolute_places(config.flat()), **decided})
     require_device(config.training)
     over = config.of(PersonaliseSettings).on
-    if not over and config.wants(ParticipationOption):
+    if not over and config.wants(AvailabilityOption):
         from ..engine.options.availability import available
 
         available(config)

@@ -6,7 +6,7 @@ import pytest
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.client_sampling import Attendance
+from fedpfl.engine.client_sampling import ClientSampling
 from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
@@ -67,7 +67,7 @@ def test_clients_are_drawn_by_seed_and_round(fraction, count):
     def drawn(seed, server_round):
         settings = RunSettings(fraction_train=fraction, seed=seed)
         mean = Mean(FEDERATION, np.zeros(3, np.float32))
-        return [c.id for c in Attendance(settings).choose(mean, Round(server_round))]
+        return [c.id for c in ClientSampling(settings).choose(mean, Round(server_round))]
 
     assert all(len(drawn(1, r)) == count for r in range(1, 20))
     assert [drawn(1, r) for r in range(20)] == [drawn(1, r) for r in range(20)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ...results.run_folder import RunFolder
 from ...setup.config import Config
 from ...setup.options.after_the_end import BestRoundOption, PersonaliseOption
-from ...setup.options.availability import ParticipationOption
+from ...setup.options.availability import AvailabilityOption
 from ...setup.options.client_settings import ClientSettingsOption
 from ...setup.options.diagnostics import DiagnosticsOption
 from ...setup.options.evaluate_global import EvaluateGlobalOption
 from ...setup.options.listeners import ListenersOption
 from ...setup.options.privacy import PrivacyOption
 from ...setup.options.tests_at_server import ServerTestOption
-from ..client_sampling import Attendance
+from ..client_sampling import ClientSampling
 from ..listener import Listener, Server
 from ..transport import Members, Transport
 from .norm_limit import norm_limit
@@ -41,13 +41,13 @@ def followers(config: Config, folder: RunFolder) -> list[Listener]:
     return listeners
 
 
-def attendance(config: Config, folder: RunFolder, transport: Members) -> Attendance:
-    """Return the attendance, which decides who takes part."""
-    if config.wants(ParticipationOption):
-        from .availability import Participation
+def sampling(config: Config, folder: RunFolder, transport: Members) -> ClientSampling:
+    """Return the sampling, which decides who takes part."""
+    if config.wants(AvailabilityOption):
+        from .availability import Availability
 
-        return Participation(config, folder, transport)
-    return Attendance(config.run, transport.least)
+        return Availability(config, folder, transport)
+    return ClientSampling(config.run, transport.least)
 
 
 def listeners_of(server: Server) -> list[Listener]:

@@ -22,7 +22,7 @@ from ...rules import Rule
 from ...setup.assembly import extras_of, make_rule
 from ...setup.config import Config
 from ...setup.options.after_the_end import PersonaliseSettings
-from ...setup.options.availability import ParticipationSettings
+from ...setup.options.availability import AvailabilitySettings
 from ..agreement import Agreement, agree_with
 from ..rounds import RoundLoop
 from ..transport import EVALUATE, TRAIN, Transport
@@ -43,7 +43,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         task = folder.described()
         # Who is not there is not waited for beyond node-timeout.
         anybody = replace(config, run=replace(config.run, min_clients=config.run.min_clients or 1))
-        anybody = anybody.put(replace(config.of(ParticipationSettings), new_nodes="join"))
+        anybody = anybody.put(replace(config.of(AvailabilitySettings), new_nodes="join"))
         descriptions = transport.find_clients(anybody, task["state_key"], task.get("identities"))
         agreed = agree_with(config, descriptions, task)
         folder.add_identities(transport.identities())

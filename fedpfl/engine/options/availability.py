@@ -17,9 +17,9 @@ from ...results.round_record import Round
 from ...results.run_folder import RunFolder
 from ...rules import Rule
 from ...setup.config import Config
-from ...setup.options.availability import ParticipationSettings
+from ...setup.options.availability import AvailabilitySettings
 from ..agreement import agree_with
-from ..client_sampling import Attendance
+from ..client_sampling import ClientSampling
 from ..transport import Members
 
 logger = getLogger("flwr")
@@ -30,7 +30,7 @@ STATE = "last trainings"  # a row each: client, round, loss, norm of the update
 Available = Callable[[int, Sequence[Client], Mapping[int, LastTraining]], list[Client]]
 
 
-class Participation(Attendance):
+class Availability(ClientSampling):
     """Also lets absent clients join, and asks those that a function of the user's names."""
 
     def __init__(self, config: Config, folder: RunFolder, transport: Members) -> None:
@@ -93,7 +93,7 @@ def available(config: Config) -> Available | None:
 
     ``ConfigError`` for a function that there is not.
     """
-    if not (text := config.of(ParticipationSettings).available_clients):
+    if not (text := config.of(AvailabilitySettings).available_clients):
         return None
     if not references.is_reference(text):
         raise ConfigError(KEY, text, f"must be {references.FORM}")

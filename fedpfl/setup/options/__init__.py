@@ -7,7 +7,7 @@ client is called in ``client/options/__init__.py``, what it does on the server i
 from __future__ import annotations
 
 from .after_the_end import BestRoundOption, DeviceModelOption, PersonaliseOption
-from .availability import ParticipationOption
+from .availability import AvailabilityOption
 from .client_settings import ClientSettingsOption
 from .diagnostics import DiagnosticsOption
 from .evaluate_global import EvaluateGlobalOption, EvaluateTrainedOption
@@ -33,7 +33,7 @@ OPTIONS = (
     KeepMomentumOption,
     EvaluateTrainedOption,
     ServerTestOption,
-    ParticipationOption,
+    AvailabilityOption,
     ClientSettingsOption,
     PersonaliseOption,
     DeviceModelOption,

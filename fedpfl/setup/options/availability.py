@@ -10,7 +10,7 @@ from ...core.settings import setting
 
 
 @dataclass(frozen=True)
-class ParticipationSettings:
+class AvailabilitySettings:
     """Who is asked in a round besides what ``fraction-train`` says."""
 
     available_clients: str = setting(
@@ -27,16 +27,16 @@ class ParticipationSettings:
     )
 
 
-class ParticipationOption(Option):
+class AvailabilityOption(Option):
     """Asks those that the user names, or lets absent ones join."""
 
     title = "Who takes part"
-    Settings = ParticipationSettings
+    Settings = AvailabilitySettings
     at_server = True
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
         """Name a setting that changes nothing in a simulation."""
-        if self.settings.new_nodes == ParticipationSettings.new_nodes or task.real:
+        if self.settings.new_nodes == AvailabilitySettings.new_nodes or task.real:
             return []
         why = "all clients of a simulation are there from the start"
         return [f"new-nodes = {self.settings.new_nodes} does nothing: {why}"]

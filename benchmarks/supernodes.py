@@ -139,7 +139,7 @@ def environment(folder: Path, part: str = "") -> dict[str, str]:
     if not token.exists():
         token.touch(0o600)
         token.write_text(secrets.token_hex(32), encoding="utf-8")
-    # Compiled modules are kept, as anywhere: else each of Ray's and Flower's processes compiles thousands anew.
+    # Python may keep compiled modules: without them each process of Ray and Flower compiles thousands again.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
         **inherited, "FLWR_HOME": str(home), "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder),

@@ -1,8 +1,8 @@
 """Clients chosen by their losses.
 
 A function for `available_clients` sees what each client last reported, and returns who is asked in a round. Power of
-choice asks those of ten drawn clients that have the highest losses; Oort weights losses by samples, prefers those that
-have waited long, and leaves a place for one that was never asked.
+choice draws ten clients and asks the four with the highest losses. Oort multiplies each loss by the client's number of
+samples, adds something for clients that have waited long, and keeps one place for a client that was never asked.
 """
 
 import math

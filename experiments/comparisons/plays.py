@@ -1,8 +1,8 @@
 """Roles of Shakespeare's plays as clients, and a small decoder that has read other plays.
 
-Half of the plays, drawn by the seed, are read by the model ``decoder`` for some hundred steps. From each of the others
-the role with the longest text is a client, up to eight of them: samples are 80 characters, those of the last quarter of
-its text are for tests.
+The seed draws half of the plays, and the model ``decoder`` reads them for some hundred steps. Of each other play, the
+role with the longest text becomes a client, up to eight clients. A sample is 80 characters. The last quarter of a
+role's text is for tests.
 
 It reads ``shakespeare.json`` with ``{"play / role": text, …}`` and writes ``roles.npz`` for ``dataset = "npz"``,
 ``split = "given"`` and ``loss = "next-token"``, and ``decoder.safetensors`` for ``initial-weights``.

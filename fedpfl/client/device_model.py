@@ -87,8 +87,8 @@ class LoadedModel(NamedTuple):
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the probabilities of the classes or labels, or the values of targets, shape (n, k).
 
-        Of segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width); of texts
-        those of the next token after each one, shape (n, length, k).
+        For segmentation they are the probabilities of the classes of each pixel, shape (n, k, height, width). For texts
+        they are the probabilities of the token that follows each token, shape (n, length, k).
 
         Parameters
         ----------

@@ -250,7 +250,7 @@ def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _code_of(thing: Any) -> list[Any]:
-    """Return what a function computes, or the functions of a class and of its bases in the same module."""
+    """Return code and plain constants of a function, or of the functions of a class and its bases in one module."""
     if isinstance(thing, CodeType):
         return [thing.co_code, thing.co_names, *map(_code_of, thing.co_consts)]
     if isinstance(thing, type):

@@ -219,7 +219,10 @@ def _weights(content: Path) -> dict[str, Tensor]:
 def plain_module(about: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> nn.Module:
     """Build the model without the method's changes, and load its arrays; ``RuntimeError`` if they do not fit."""
     with global_state_kept():  # builders draw initial weights
-        plain = models.build(about["model"], shape_of(about["input-shape"]), about["num-classes"], about["vocabulary"])
+        plain = models.build(
+            about["model"], shape_of(about["input-shape"]), about["num-classes"], about["vocabulary"],
+            tokens=about["loss"] == NEXT_TOKEN,
+        )  # fmt: skip
     plain.load_state_dict(arrays)
     return models.original_module(plain).eval()
 

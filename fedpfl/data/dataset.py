@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +131,9 @@ class Dataset:
         }  # fmt: skip
         made = cls(name, **arrays, **more)
         num_classes, class_names = made._classes(num_classes, class_names)
-        return replace(made, num_classes=num_classes, class_names=class_names)
+        # A model may know more tokens than those that a tokenizer gives.
+        vocabulary = num_classes if made.label_kind == NEXT_TOKEN else vocabulary
+        return replace(made, num_classes=num_classes, class_names=class_names, vocabulary=vocabulary)
 
     def _classes(self, num_classes: int, class_names: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
         """Count and name the classes; ``DataError`` for labels that are none of them."""
@@ -140,8 +142,10 @@ class Dataset:
             return count, class_names or numbered(count)
         labels = {part: y for part, y in (("y_train", self.y_train), ("y_test", self.y_test)) if y is not None}
         if self.label_kind == NEXT_TOKEN:
-            self._require_tokens(labels)
-            return self.vocabulary, class_names or numbered(self.vocabulary)
+            if 0 < num_classes < self.vocabulary:
+                raise DataError(f"{self.name}: has {self.vocabulary} tokens, num-classes is {num_classes}")
+            count = num_classes or self.vocabulary
+            return count, class_names or numbered(count)
         of_pixels = self.label_kind == MASKS
         counted = {part: y[y != IGNORED] if of_pixels else y for part, y in labels.items()}
         tops = {part: int(y.max()) if y.size else -1 for part, y in counted.items()}
@@ -158,13 +162,15 @@ class Dataset:
             raise DataError(f"{self.name}: {count} classes are more than {MAX_CLASSES}")
         return count, class_names or numbered(count)
 
-    def _require_tokens(self, labels: Mapping[str, np.ndarray]) -> None:
-        """Raise ``DataError`` for tokens that the vocabulary lacks."""
-        for part, y in labels.items():
-            wrong = y[((y < 0) & (y != IGNORED_TOKEN)) | (y >= self.vocabulary)]
-            if wrong.size:
-                allowed = f"must be 0 … {self.vocabulary - 1}, or {IGNORED_TOKEN} for one that is not predicted"
-                raise DataError(f"{self.name}: {part} has token {wrong[0]}: tokens {allowed}")
+    @property
+    def countable(self) -> np.ndarray:
+        """Whether a sample of the training set, then of the test set, has a label, a pixel or a token that counts."""
+        labels = [y for y in (self.y_train, self.y_test) if y is not None]
+        if self.label_kind == NEXT_TOKEN:
+            return np.concatenate([(y[:, 1:] != IGNORED_TOKEN).any(1) for y in labels])
+        if self.label_kind == MASKS:
+            return np.concatenate([(y != IGNORED).any((1, 2)) for y in labels])
+        return np.ones(sum(map(len, labels)), bool)
 
     @property
     def label_kind(self) -> str:

@@ -116,6 +116,13 @@ class FederatedData:
             message = f"must be none for {data.name}, whose samples are {what}"
             raise ConfigError("standardize", self._standardize, message)
         self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
+        counts = data.countable
+        for number, (mine, _) in zip(numbers, self._cut):
+            if len(mine) and not counts[mine].any():
+                what = f"has no {'token to predict' if data.vocabulary else 'pixel that counts'}"
+                hint = "; a prompt that fills the tokenizer's max_length leaves no room for its answer"
+                hint = hint if data.vocabulary and settings.tokenizer else ""
+                raise DataError(f"{data.name}: client {number} {what} in any of its {len(mine)} training samples{hint}")
         self._cache = SamplesCache()
         self._tasks: list[np.ndarray | None] = [None] * len(shares)
         self._natural = settings.partitioner == "natural" and not settings.division_file

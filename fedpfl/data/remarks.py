@@ -8,10 +8,10 @@ import unicodedata
 import numpy as np
 
 from ..core.errors import ConfigError, DataError
-from ..core.metrics import MASKS
+from ..core.metrics import MASKS, NEXT_TOKEN
 from ..core.name_lists import in_short
 from ..core.rng import generator
-from ..core.samples import IGNORED
+from ..core.samples import IGNORED, IGNORED_TOKEN
 from .dataset import Dataset
 from .partitioners import Share, left_out, natural_clients, overlap_remark
 from .registry import is_own
@@ -29,6 +29,8 @@ FEW_STEPS = 100
 SMALL = 5
 # A share of test samples that equal a training sample which is no accident, and rows that are compared at a time.
 LEAKED, ROWS = 0.01, 2**12
+# A share of texts that end alike which is none by chance.
+FILLED = 0.25
 # Squared errors of larger targets need another learning rate than the default.
 LARGE_TARGET = 10.0
 
@@ -52,8 +54,14 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
-    if settings.test_on == "own" and (untested := sum(not len(share.test) for share in shares)):
+    counts = data.countable
+    if settings.test_on == "own" and (untested := sum(not counts[share.test].any() for share in shares)):
         said.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
+    if idle := int((~counts).sum()):
+        what = "texts have no token to predict" if data.vocabulary else "masks have no pixel that counts"
+        said.append(f"{data.name}: {idle} of {len(counts)} {what}: they train and test nothing")
+    if data.label_kind == NEXT_TOKEN:
+        said += _filled_up(data)
     if is_own(settings.dataset):
         said += [*_alike(data), *_leaked(data, shares)]
     if not isinstance(data.x_train, np.ndarray):
@@ -100,6 +108,23 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
             "smaller learning-rate"
         )
+    return said
+
+
+def _filled_up(data: Dataset) -> list[str]:
+    """Tell of texts that seem to be filled up where this is not to be seen: at their begin, or where it counts."""
+    x, y, said = data.x_train, data.y_train, []
+    if x.shape[1] <= SMALL:
+        return []
+    for first, second, values, what in (
+        (-1, -2, y, "end in token {}, which is to be predicted: if it fills texts up, y has -100 there"),
+        (0, 1, x, "begin with token {}: if it fills texts up, move it to their end, since nothing is masked"),
+    ):
+        twice = values[(values[:, first] == values[:, second]) & (values[:, first] != IGNORED_TOKEN), first]
+        tokens, numbers = np.unique(twice, return_counts=True)
+        if len(twice) and (most := int(numbers.max())) > FILLED * len(x):
+            token = tokens[numbers.argmax()]
+            said.append(f"{data.name}: {most} of {len(x)} texts {what.format(f'{token} twice or more')}")
     return said
 
 

@@ -80,6 +80,8 @@ def with_head(
         raise ConfigError(
             "model", name, "gives probabilities; leave out the softmax at its end, since losses need logits"
         )
+    if wanted.dim() == 3:
+        _require_causal(module, x, wanted, name, num_classes, input_text)
     model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, num_classes, head, name)
     state.restore()
     model.gives_for = {2: "sample", 3: "token"}.get(wanted.dim(), "pixel")
@@ -89,6 +91,15 @@ def with_head(
     model.moving = tuple(name for name, array in arrays if any(array is one for one in moved))
     model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
     return model
+
+
+def _require_causal(module: nn.Module, x: Tensor, wanted: Tensor, name: str, num_classes: int, input_text: str) -> None:
+    """Refuse a model of texts that sees the tokens which it is to predict."""
+    other = torch.cat([x[:, :-1], (x[:, -1:] + 1) % num_classes], 1)
+    out = _output(module, other, name, num_classes, input_text)
+    if not torch.allclose(out[:, :-1], wanted[:, :-1], atol=1e-4, rtol=1e-4):
+        allowed = "depend on the tokens up to their place alone, as with a causal mask"
+        raise ConfigError("model", name, f"sees later tokens: its outputs, n x length x {num_classes}, must {allowed}")
 
 
 def _class_dimension(out: Tensor) -> int:

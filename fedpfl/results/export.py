@@ -30,7 +30,7 @@ from ..data.scaling import FILL, Scaling
 from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
 from ..rules import Rule
-from ..setup.assembly import assemble, make_rule, plain_model, seed_model
+from ..setup.assembly import assemble, make_rule, plain_model, seed_model, untrained
 from ..setup.config import Config
 from ..version import __version__
 from .run_folder import GLOBAL, RunFolder
@@ -248,7 +248,7 @@ class _StoredModels:
         """Return the plain model with a client's arrays, or with those that all clients share."""
         config = self._config(client)
         seed_model(config)  # a model may have drawn more than its arrays
-        plain = models.build(config.run.model, self.shape, self._classes(client), self.vocabulary)
+        plain = untrained(config, self.shape, self._classes(client), self.vocabulary)
         plain.load_state_dict(arrays)
         original = models.original_module(plain).eval()
         if numbers := {key: torch.as_tensor(row, dtype=torch.float32) for key, row in self._numbers(client).items()}:
@@ -259,7 +259,7 @@ class _StoredModels:
         """Return the plain model's arrays of those that all clients share."""
         config, path = self._config(client), self.folder.path / GLOBAL
         count = self._classes(client)
-        plain = models.build(config.run.model, self.shape, count, self.vocabulary)
+        plain = untrained(config, self.shape, count, self.vocabulary)
         stored = {name: torch.from_numpy(array) for name, array in read_arrays(path).items()} if path.is_file() else {}
         if (arrays := _shared_model(plain, stored)) is not None:
             return arrays

@@ -47,8 +47,7 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     See :func:`assemble` for the parameters and errors.
     """
     seed_model(config)
-    tokens = config.training.labels == NEXT_TOKEN
-    plain = build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights, tokens)
+    plain = untrained(config, input_shape, num_classes, vocabulary)
     gives = getattr(plain, "gives_for", "sample")  # a model without head is refused later, by methods that need one
     if gives != {MASKS: "pixel", NEXT_TOKEN: "token"}.get(config.training.labels, "sample"):
         raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
@@ -67,6 +66,12 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     plain = trainable(config, plain)
     _require_tied(layers, plain, "trainable", str(config.flat()["trainable"]))
     return plain
+
+
+def untrained(config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
+    """Build the model that a run's settings name, without adapters and with no file's weights."""
+    tokens = config.training.labels == NEXT_TOKEN
+    return build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights, tokens)
 
 
 def assemble(

@@ -195,6 +195,24 @@ class Tied(Small):
         self.out.weight = self.embedding.weight
 
 
+class Bidirectional(Small):
+    """The same, but it sees the token that it is to predict."""
+
+    def __init__(self, vocabulary):
+        super().__init__(vocabulary)
+        self.both = nn.LSTM(8, 4, bidirectional=True, batch_first=True)
+
+    def forward(self, x):
+        return self.out(self.both(self.embedding(x))[0])
+
+
+class Transposed(Small):
+    """The same with the tokens where the places belong, which shows in no shape if there are as many."""
+
+    def forward(self, x):
+        return super().forward(x).transpose(1, 2)
+
+
 def test_a_model_of_one_s_own_has_its_last_linear_layer_as_head():
     assert {*train(method="fedrep", model=Small).model(client=0).state_dict()} == {
         "embedding.weight", "out.weight", "out.bias",
@@ -234,10 +252,53 @@ def test_a_causal_model_of_transformers_is_read_from_a_folder(tmp_path):
     assert run.rounds["bytes_up"].iloc[0] < 2 * (4 * 2 * 2 * 16 + 2000)  # A of two layers
     with pytest.raises(ConfigError, match="tied weights"):
         train(trainable="lora", **llama)
+    data = [(*counting(step), *counting(step, 6, seed=3)) for step in (1, 5)]
+    run = train(
+        data, "fedsa-lora", trainable="adapters", device_models="always", state_dir=str(tmp_path / "s"), **llama
+    )
+    x, y = map(torch.from_numpy, data[1][2:])
+    outputs = run.model(client=1)(x)
+    assert run.clients["perplexity"][1, 1] == pytest.approx(
+        math.exp(KINDS[NEXT_TOKEN].criterion(outputs, y).item()), rel=1e-5
+    )
+    written = fedpfl.load_model(next(tmp_path.glob("s/*/client-00001")))
+    assert written.about["kind"] == "weights"
+    assert written.predict(x.numpy()) == pytest.approx(outputs.softmax(-1).detach().numpy(), abs=1e-5)
     few = [(x.clip(0, 3), y.clip(-100, 3)) for x, y in (counting(1), counting(5))]
     with pytest.raises(ConfigError, match="has 7 tokens, and the data 4: num-classes, or vocabulary in a file"):
         train(few, **llama)
     assert len(train(few, trainable="adapters", num_classes=VOCABULARY, **llama).rounds) == 1
+
+
+def test_what_texts_do_not_tell_is_told_before_round_1():
+    x, y = counting(1)
+    whole, idle, late = x.copy(), y.copy(), np.roll(x, 2, axis=1)
+    idle[:3] = -100
+    runs = {"end": (x, whole), "no": (x, idle), "begin": (late, np.where(late > 0, late, -100)), "": (x, y)}
+    said = {word: (train(of(*pair)).path / "task.json").read_text() for word, pair in runs.items()}
+    assert "48 of 48 texts end in token 0 twice or more, which is to be predicted" in said["end"]
+    assert "6 of 48 texts have no token to predict: they train and test nothing" in said["no"]
+    assert (
+        "48 of 48 texts begin with token 0 twice or more: if it fills texts up, move it to their end" in said["begin"]
+    )
+    assert not any(word in said[""] for word in ("twice or more", "no token to predict"))
+
+
+def signs(text):
+    return [1 + "ab".index(sign) for sign in text]
+
+
+signs.vocab_size, signs.max_length = 3, 8
+
+
+def test_a_model_may_know_more_tokens_than_a_tokenizer_gives():
+    data = [{"x": ["a"] * 12, "y": ["bab"] * 12}] * 2
+    shapes = [
+        train(data, tokenizer=signs, **more).model().base.embedding.weight.shape for more in ({}, {"num_classes": 9})
+    ]
+    assert shapes == [(3, 64), (9, 64)]
+    with pytest.raises(DataError, match="has 3 tokens, num-classes is 2"):
+        train(data, tokenizer=signs, num_classes=2)
 
 
 def of(x, y):
@@ -255,11 +316,15 @@ X, Y = counting(1)
         ({"class_weights": "balanced"}, "must be none for loss = next-token"),
         ({"permute_labels": True}, "which has targets and no classes"),
         ({"model": "transformer"}, "gives numbers for each sample; loss = next-token"),
-        ({"data": of(X, Y[:, 0])}, "must be 0 … C−1|which has classes"),
-        ({"data": of(X, X[:, 0])}, "which has classes; y must be the tokens of x"),
-        ({"data": of(X.astype(np.float32), Y)}, "do not fit inputs"),
-        ({"data": of(X, np.where(Y > 0, Y, -1))}, "has token -1: tokens must be 0 … 6, or -100"),
-        ({"data": of(X, Y[:, :4])}, r"labels of \(4,\) do not fit inputs of \(12,\)"),
+        ({"data": of(X, X[:, 0])}, "client 0: y is int.* 24, and x .*×12: must be the tokens of x"),
+        ({"data": of(X.astype(np.float32), Y)}, "client 0: y: x is float32 .*: .* x must be tokens, whole numbers"),
+        ({"data": of(X, np.where(Y > 0, Y, -1))}, r"client 0: y\[0, \d+\] is -1, and x \d there: .* or -100"),
+        ({"data": of(X, Y[:, :4])}, "client 0: y is int.* 24×4, and x .*×12: must be the tokens of x"),
+        ({"data": of(X[:, :-1], X[:, 1:])}, "here y is x shifted by one: fedpfl shifts it"),
+        ({"data": [(X, Y), (X, np.full_like(Y, -100))]}, "client 1 has no token to predict in any of its .* training"),
+        ({"data": of(X[:, :1], X[:, :1])}, "client 0 has no token to predict in any of its .* training samples"),
+        ({"model": Bidirectional}, "sees later tokens: its outputs, n x length x 7, must depend on the tokens up to"),
+        ({"model": Transposed, "data": of(X[:, :7], X[:, :7])}, "sees later tokens"),
         ({"num_classes": 5}, "tokens must be 0 … 4"),
         ({"metrics": "auroc"}, "must be one of accuracy, perplexity"),
         ({"loss": "next-token:math:exp"}, "must be one of"),

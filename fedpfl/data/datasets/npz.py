@@ -12,7 +12,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.samples import IGNORED, MAX_CLASSES, MAX_TOKENS
+from ...core.samples import IGNORED, IGNORED_TOKEN, MAX_CLASSES, MAX_TOKENS
 from ..arrays import smallest_integers
 from ..dataset import Dataset, numbered
 from ..npy import UNREADABLE, header
@@ -263,6 +263,8 @@ def labels_of(
     With ``names``, labels may be names of classes, which stay as they are; with ``targets`` whole numbers are targets.
     Masks, n×H×W, become uint8. Whole numbers n×length are the tokens of ``texts``, and become int32.
     """
+    if texts is not None:
+        return _tokens_to_predict(y, texts, where)
     if y.ndim in (3, 4):
         return _masks_of(y, n, where)
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f":
@@ -275,11 +277,6 @@ def labels_of(
         if not np.isfinite(y).all():
             raise DataError(f"{where} holds a value that is not finite (NaN or infinity)")
         return y
-    if texts is not None and y.ndim == 2 and y.dtype.kind in "iu" and len(y) == n:
-        if y.shape[1:] != texts.shape[1:] or texts.dtype.kind not in "iu":
-            shapes = f"labels of {y.shape[1:]} do not fit inputs of {texts.shape[1:]}"
-            raise DataError(f"{where}: {shapes}: must be as many whole numbers as a text has tokens")
-        return np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
     if y.dtype.kind not in ("iubUS" if names else "iub") or y.ndim != 1:
         hint = "; targets of more numbers must be floats, and of one-hot rows .argmax(1) are the labels" * (y.ndim == 2)
         raise DataError(f"{where} is {_show(y)}: must be whole numbers, one for each sample{hint}")
@@ -291,6 +288,24 @@ def labels_of(
     if y.min(initial=0) < 0:
         place = int(y.argmin())
         raise DataError(f"{where}[{place}] is {y[place]}: labels must be 0 … C−1")
+    return y
+
+
+def _tokens_to_predict(y: np.ndarray, x: Any, where: str) -> np.ndarray:
+    """Return the tokens of texts again, of which ``IGNORED_TOKEN`` takes the place of those that do not count."""
+    allowed = f"must be the tokens of x, whole numbers n×length, or {IGNORED_TOKEN} for each that is not predicted"
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "iu" or x.ndim != 2:
+        kind = _show(x) if isinstance(x, np.ndarray) else "read when it is needed"
+        raise DataError(f"{where}: x is {kind}: with loss = next-token x must be tokens, whole numbers n×length")
+    if y.dtype.kind not in "iu" or y.shape != x.shape:
+        raise DataError(f"{where} is {_show(y)}, and x {'×'.join(map(str, x.shape))}: {allowed}")
+    y = np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
+    wrong = np.argwhere((y != x) & (y != IGNORED_TOKEN))
+    if len(wrong):
+        row, place = wrong[0]
+        shifted = (y[:, :-1] == x[:, 1:]).mean() > 0.5 if x.shape[1] > 1 else False
+        hint = "; here y is x shifted by one: fedpfl shifts it, so give the whole text as both" * bool(shifted)
+        raise DataError(f"{where}[{row}, {place}] is {y[row, place]}, and x {x[row, place]} there: {allowed}{hint}")
     return y
 
 

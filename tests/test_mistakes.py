@@ -209,7 +209,7 @@ DATA = {
     "raises ZeroDivisionError: division by zero (test_mistakes.py": lambda: lambda: 1 / 0,
     "no column 'label' (label-column); it has a": lambda: frame().drop(columns="label"),
     "column 'c': holds str, not numbers; ignore-columns = \"c\" leaves out such columns": lambda: frame(c="x"),
-    "column 'c': is empty; impute = \"mean\" fills": lambda: frame(c=np.nan),
+    "row 2, column 'c' (empty), row 3, column 'c' (empty), …; impute = \"mean\" fills": lambda: frame(c=np.nan),
     "column 'person_id' seems to name the owner of each row": lambda: frame(person_id=np.arange(40) // 20),
     "'0.5' is not a class: must be a whole number or a name": lambda: frame(label=np.arange(40) % 4 / 2),
     "divides by classes, but dataset has numbers as targets": lambda: frame(label=np.arange(40) + 0.5),

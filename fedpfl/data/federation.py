@@ -118,7 +118,7 @@ class FederatedData:
         self._cut = [self._with_validation(share.train, settings, seed, i) for i, share in zip(numbers, shares)]
         counts = data.countable
         for number, (mine, _) in zip(numbers, self._cut):
-            if len(mine) and not counts[mine].any():
+            if data.num_classes and len(mine) and not counts[mine].any():
                 what = f"has no {'token to predict' if data.vocabulary else 'pixel that counts'}"
                 hint = "; a prompt that fills the tokenizer's max_length leaves no room for its answer"
                 hint = hint if data.vocabulary and settings.tokenizer else ""

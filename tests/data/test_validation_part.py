@@ -327,7 +327,9 @@ def test_the_last_rows_of_several_owners_are_not_the_latest(tmp_path):
 
 def test_a_time_that_is_none_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("when,a,label\n1,2,0\n3.4.2026,2,1\n")
-    with pytest.raises(DataError, match=r"line 3: '3.4.2026' is no time: must be a number or ISO 8601"):
+    with pytest.raises(
+        DataError, match=r"line 3, column '[a-z]*': '3.4.2026' is no time: must be a number or ISO 8601"
+    ):
         of_settings({"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "when"})
     with pytest.raises(DataError, match=r"no column 'time' \(time-column\)"):
         of_settings({"dataset": "table", "data": str(tmp_path / "a.csv"), "time_column": "time"})

@@ -13,8 +13,9 @@ import re
 from array import array
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -54,6 +55,8 @@ BATCH = 2**16
 GAP = 5
 # Cells of a CSV file that are texts in memory at a time.
 CELLS = 2**20
+# Faults that an error names, of each column and in all, and those that are looked for in a part of a table.
+FAULTS_OF_COLUMN, MAX_FAULTS, LOOKED_FOR = 3, 10, 1000
 # Names of columns that most likely say whom a row belongs to; a price per person does not.
 _PERSON = re.compile(
     r"(?!(.*[_ -])?per[_ -])(.*[_ -])?"
@@ -61,6 +64,7 @@ _PERSON = re.compile(
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
+_EMPTY = 'is empty; impute = "mean" fills empty cells'
 # What a column of times is good for.
 _AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in separate columns"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
@@ -302,12 +306,43 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}: not a readable CSV file: {words_of(error)}{where}{never}") from error
 
 
+class Fault(NamedTuple):
+    """What is wrong in a table."""
+
+    row: int  # what errors call it
+    column: str  # empty for the row as a whole
+    what: str
+    cell: str = "empty"
+
+    def place(self, row: str) -> str:
+        """Return where it is; ``row`` is what errors call a row."""
+        return f"{row} {self.row}, column {self.column!r}" if self.column else f"{row} {self.row}"
+
+
+_row_of = itemgetter(0)
+
+
+def complaint(where: object, row: str, faults: Sequence[Fault]) -> DataError:
+    """Return the error that tells the first of some faults, and where others are, of each column at most three."""
+    by_column: dict[str, list[Fault]] = {}
+    for fault in faults:
+        by_column.setdefault(fault.column, []).append(fault)
+    kept = (fault for column in by_column.values() for fault in sorted(column, key=_row_of)[:FAULTS_OF_COLUMN])
+    first, *others = sorted(kept, key=_row_of)[:MAX_FAULTS]
+    what, mark, advice = first.what.partition(";")
+    if others:
+        shown = [f"{one.place(row)} ({one.cell[:40]})" for one in others]
+        what += f", and wrong are also {', '.join(shown)}{', …' if len(faults) > 1 + len(shown) else ''}"
+    return DataError(f"{where}, {first.place(row)}: {what}{mark}{advice}")
+
+
 class TableRows(NamedTuple):
     """Some rows of a table, whose columns are known by their places."""
 
     labels: Sequence[int]  # what errors call them
     numbers: Callable[[Sequence[int]], np.ndarray]  # of some columns, (rows, columns), NaN where there is none
     cells: Callable[[int], Sequence[Any]]  # of one column, None where it is empty
+    faults: list[Fault]  # in whole rows, which are left out here, and after `numbers` in these
 
 
 class Source(NamedTuple):
@@ -334,23 +369,28 @@ def _csv_source(path: Path, settings: DataSettings) -> Source:
 
     def rows(_: Sequence[int]) -> Iterator[TableRows]:
         while some := [*islice(lines, max(1, CELLS // len(names)))]:
-            for line, cells in some:
-                if len(cells) != len(names):
-                    raise DataError(f"{path}, line {line}: has {len(cells)} cells, but {len(names)} columns have names")
+            faults = [
+                Fault(line, "", f"has {len(cells)} cells, but {len(names)} columns have names", f"{len(cells)} cells")
+                for line, cells in some
+                if len(cells) != len(names)
+            ]
+            some = [(line, cells) for line, cells in some if len(cells) == len(names)]
 
-            def numbers(places: Sequence[int], some: Any = some) -> np.ndarray:
-                values = np.empty((len(some), len(places)))
+            def numbers(places: Sequence[int], some: Any = some, faults: list[Fault] = faults) -> np.ndarray:
+                values = np.zeros((len(some), len(places)))
                 for row, (line, cells) in enumerate(some):
                     try:
                         values[row] = numbers_in([cells[place] for place in places], settings.fills_gaps)
                     except ValueError:
-                        _complain_of_numbers(path, line, names, places, cells, settings)
+                        faults += _no_numbers(line, names, places, cells, settings)
+                        if len(faults) > LOOKED_FOR:
+                            break
                 return values
 
             def cells_of(place: int, some: Any = some) -> list[str]:
                 return [cells[place].strip() for _, cells in some]
 
-            yield TableRows([line for line, _ in some], numbers, cells_of)
+            yield TableRows([line for line, _ in some], numbers, cells_of, faults)
 
     return Source(names, "line", rows, {})
 
@@ -365,49 +405,55 @@ def numbers_in(cells: Sequence[str], gaps: bool) -> list[float]:
 
 
 def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> FileSamples:
-    """Return the numbers and words of a table, checked cell by cell; ``DataError`` names the first wrong one."""
+    """Return the numbers and words of a table, checked cell by cell; ``DataError`` names up to ten that are wrong."""
     names = source.names
     features = tuple(names[index] for index in roles.features)
     require_numbers(path, features, source.others, settings)
     pieces, coders, count = [np.empty((0, len(features)), np.float32)], {role: Coder() for role in roles.places}, 0
     for rows in source.rows([*roles.features, *roles.places.values()]):
+        numbers = rows.numbers(roles.features)
         with np.errstate(over="ignore"):
-            piece = rows.numbers(roles.features).astype(np.float32)
+            piece = numbers.astype(np.float32)
         count += piece.size
         if count > MAX_VALUES:
             raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-        if not (fit := usable(piece, settings)).all():
-            row, place = np.argwhere(~fit)[0]
-            what = 'is empty; impute = "mean" fills empty cells'
-            what = what if np.isnan(piece[row, place]) else "must be a finite number that float32 can hold"
-            raise DataError(f"{path}, {source.row} {rows.labels[row]}, column {features[place]!r}: {what}")
-        pieces.append(piece)
+        faults = rows.faults
+        for row, place in np.argwhere(~usable(piece, settings))[:LOOKED_FOR]:
+            is_gap = np.isnan(numbers[row, place])
+            what = _EMPTY if is_gap else "must be a finite number that float32 can hold"
+            cell = "empty" if is_gap else f"{numbers[row, place]:g}"
+            faults.append(Fault(rows.labels[row], features[place], what, cell))
         for role, index in roles.places.items():
             for label, cell in zip(rows.labels, rows.cells(index)):
                 if cell in (None, "") and not (role[0] == SIGN and settings.fills_gaps):
-                    raise DataError(f"{path}, {source.row} {label}, column {names[index]!r}: is empty")
+                    faults.append(Fault(label, names[index], "is empty"))
                 coders[role].add("" if cell is None else cell_text(cell), label)
+        if faults:
+            raise complaint(path, source.row, faults)
+        pieces.append(piece)
     columns = {role: coder.column() for role, coder in coders.items()}
     persons = tuple(name for name in names if name in listed(settings.ignore_columns) and _PERSON.fullmatch(name))
     return FileSamples(path, np.concatenate(pieces), columns, source.row, features, persons=persons)
 
 
-def _complain_of_numbers(
-    path: Path, line: int, names: Sequence[str], features: Sequence[int], cells: Sequence[str], settings: DataSettings
-) -> NoReturn:
+def _no_numbers(
+    line: int, names: Sequence[str], features: Sequence[int], cells: Sequence[str], settings: DataSettings
+) -> list[Fault]:
+    """Return what is wrong with the cells of a row that must be numbers."""
+    gaps = [] if settings.fills_gaps else [place for place in features if _is_gap(cells[place])]
+    faults = [Fault(line, names[place], _EMPTY) for place in gaps]
     no_text = [place for place in features if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]
     texts = [place for place in features if place not in no_text and not is_number(cells[place])]
-    bad = texts[0] if texts else next(place for place in features if _is_gap(cells[place]))
-    what = 'is empty; impute = "mean" fills empty cells'
-    if texts and re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[bad]):
-        what = f"{cells[bad][:40]!r} is not a number: decimals are written with a point, and thousands without a comma"
-    elif texts:
-        use = "category-columns makes features of words, and tokenizer numbers of a text"
-        if np.isfinite(seconds_of(cells[bad].strip())):
-            use = _AS_TIME
-        left_out = leave_out(settings, [names[place] for place in texts])
-        what = f"{cells[bad][:40]!r} is not a number; {left_out} text, {use}"
-    raise DataError(f"{path}, line {line}, column {names[bad]!r}: {what}")
+    left_out = leave_out(settings, [names[place] for place in texts])
+    for place in texts:
+        what = f"{cells[place][:40]!r} is not a number"
+        if re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[place]):
+            what += ": decimals are written with a point, and thousands without a comma"
+        else:
+            use = "category-columns makes features of words, and tokenizer numbers of a text"
+            what += f"; {left_out} text, {_AS_TIME if np.isfinite(seconds_of(cells[place].strip())) else use}"
+        faults.append(Fault(line, names[place], what, repr(cells[place][:40])))
+    return sorted(faults, key=lambda fault: names.index(fault.column))
 
 
 def _is_gap(cell: str) -> bool:
@@ -475,7 +521,7 @@ def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iter
                 values: list[Any] = arrays[names[index]].to_pylist()
             return values
 
-        yield TableRows(range(begin, begin + batch.num_rows), numbers, cells)
+        yield TableRows(range(begin, begin + batch.num_rows), numbers, cells, [])
         begin += batch.num_rows
 
 
@@ -543,7 +589,7 @@ def frame_source(frame: Any) -> Source:
         return np.stack(each, axis=1) if each else np.empty((len(frame), 0))
 
     def rows(_: Sequence[int]) -> list[TableRows]:
-        return [TableRows(range(1, len(frame) + 1), numbers, cells)]
+        return [TableRows(range(1, len(frame) + 1), numbers, cells, [])]
 
     return Source(names, "row", rows, others)
 
@@ -551,14 +597,14 @@ def frame_source(frame: Any) -> Source:
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
-def _in_time(samples: FileSamples) -> FileSamples:
+def _in_time(samples: FileSamples, settings: DataSettings) -> FileSamples:
     """Put each client's samples into the order of their times, if they have any, and forget the times."""
     if "time" not in samples.columns:
         return samples
     columns = dict(samples.columns)
     time = columns.pop("time")
     seconds = np.array([seconds_of(name) for name in time.names])
-    _require_times(samples, time, seconds)
+    _require_times(samples, settings.time_column, time, seconds)
     owners = columns["client"].codes if "client" in columns else np.zeros(len(samples.x))
     order = np.lexsort((seconds[time.codes], owners))  # stable
     gaps = _gaps(seconds[time.codes][order], owners[order])
@@ -578,26 +624,23 @@ def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
     return np.concatenate(gaps)
 
 
-def _require_times(samples: FileSamples, cells: TextColumn, seconds: np.ndarray) -> None:
+def _require_times(samples: FileSamples, column: str, cells: TextColumn, seconds: np.ndarray) -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
+    words = [*zip(cells.names, cells.first)]
+    no_times = [one for one, second in zip(words, seconds) if not np.isfinite(second)]
+    _require_none(samples, column, no_times, "is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
     first = cells.names[0]
-    for word, row, second in zip(cells.names, cells.first, seconds):
-        where = f"{samples.path}, {samples.row} {row}: {word[:40]!r} is"
-        if not np.isfinite(second):
-            raise DataError(f"{where} no time: must be a number or ISO 8601 (2026-01-31 08:00)")
-        if is_number(word) != is_number(first):
-            form, other = ("a number", "ISO 8601") if is_number(word) else ("ISO 8601", "a number")
-            raise DataError(
-                f"{where} {form}, and {first[:40]!r} is {other}: times of a column must all be numbers (seconds since "
-                "1970), or all ISO 8601 (2026-01-31 08:00)"
-            )
+    form, other = ("ISO 8601", "a number") if is_number(first) else ("a number", "ISO 8601")
+    others = [(word, row) for word, row in words if is_number(word) != is_number(first)]
+    why = "times of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
+    _require_none(samples, column, others, f"is {form}, and {first[:40]!r} is {other}: {why}")
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     """Put samples into the order of time, with the features of their columns of words behind those of numbers."""
     category_columns = categories(settings)
     if not category_columns:
-        return _in_time(samples)
+        return _in_time(samples, settings)
     if samples.x.ndim != 2:
         raise DataError(f"{samples.path}: category-columns is for tables of numbers; its samples are others")
     by_role = dict(samples.columns)
@@ -607,7 +650,7 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
     if len(samples.x) * wide > MAX_VALUES:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
     x = np.concatenate([samples.x, *(as_features(cells.names, one)[cells.codes] for cells, one in columns)], axis=1)
-    return _in_time(samples._replace(x=x, columns=by_role, features=(*samples.features, *names)))
+    return _in_time(samples._replace(x=x, columns=by_role, features=(*samples.features, *names)), settings)
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
@@ -730,10 +773,8 @@ def _rows_of_parts(part: FileSamples) -> list[np.ndarray]:
     """Return the rows for training, and perhaps for tests and for validation, as the column ``split`` says."""
     column = part.columns["split"]
     kinds = [part_of(name) for name in column.names]
-    for name, row, kind in zip(column.names, column.first, kinds):
-        if kind is None:
-            where = f"{part.path}, {part.row} {row}, column {SPLIT!r}"
-            raise DataError(f"{where}: {name[:40]!r} is none of {', '.join(PARTS)}")
+    wrong = [(name, row) for name, row, kind in zip(column.names, column.first, kinds) if kind is None]
+    _require_none(part, SPLIT, wrong, f"is none of {', '.join(PARTS)}")
     by_part = [np.flatnonzero(np.array([kind == wanted for kind in kinds])[column.codes]) for wanted in PARTS]
     where = f"{part.path}, column {SPLIT!r}"
     if not len(by_part[0]):
@@ -781,9 +822,13 @@ def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.nd
     for part in parts:
         columns = [part.columns[role] for role in roles]
         for cells, column in zip(columns, _label_columns(settings, len(roles))):
-            for name, row in zip(cells.names, cells.first) if settings.targets else ():
-                if not (is_number(name) and np.isfinite(np.float32(name))):
-                    raise _wrong(part, row, name, column, "is no finite number, as the setting loss needs")
+            why = "is no finite number, as the setting loss needs"
+            no_numbers = [
+                (name, row)
+                for name, row in zip(cells.names, cells.first)
+                if settings.targets and not (is_number(name) and np.isfinite(np.float32(name)))
+            ]
+            _require_none(part, column, no_numbers, why)
         targets.append(np.stack([np.array(cells.names, np.float32)[cells.codes] for cells in columns], axis=1))
     return targets if all(np.isfinite(numbers).all() for numbers in targets) else None
 
@@ -792,8 +837,10 @@ def _label_columns(settings: DataSettings, count: int) -> list[str]:
     return listed(settings.label_column) if count > 1 else [settings.label_column]
 
 
-def _wrong(part: FileSamples, row: int, name: str, column: str, why: str) -> DataError:
-    return DataError(f"{part.path}, {part.row} {row}, column {column!r}: {name[:40]!r} {why}")
+def _require_none(part: FileSamples, column: str, wrong: Sequence[tuple[str, int]], why: str) -> None:
+    """Raise ``DataError`` for wrong words of a column, each with the row that has it first."""
+    if faults := [Fault(row, column, f"{name[:40]!r} {why}", repr(name[:40])) for name, row in wrong]:
+        raise complaint(part.path, part.row, faults)
 
 
 def _classes(
@@ -818,12 +865,14 @@ def _classes(
         count = len(declared) or num_classes or top + 1
         if count > MAX_CLASSES:
             part, name, row = next(one for one in labels if _whole(one[1]) == top)
-            raise _wrong(part, row, name, settings.label_column, "is too large: labels must be 0 … C−1, or names")
+            why = "is too large: labels must be 0 … C−1, or names"
+            _require_none(part, settings.label_column, [(name, row)], why)
         number, names, why = _whole, declared or numbered(count), f"must be a label from 0 to {count - 1}"
     else:
-        for part, name, row in labels:
-            if is_number(name) and _whole(name) is None:
-                raise _wrong(part, row, name, settings.label_column, "is not a class: must be a whole number or a name")
+        for part, column in zip(parts, columns):
+            fractions = [one for one in zip(column.names, column.first) if is_number(one[0]) and _whole(one[0]) is None]
+            why = "is not a class: must be a whole number or a name"
+            _require_none(part, settings.label_column, fractions, why)
         names = declared or tuple(sorted({name for _, name, _ in labels}))
         if alone and not declared:
             raise DataError(
@@ -836,8 +885,9 @@ def _classes(
             )
         places = {name: index for index, name in enumerate(names)}
         number, why = places.get, "is not one of class-names"
-    for part, name, row in labels:
-        label = number(name)
-        if label is None or not 0 <= label < len(names):
-            raise _wrong(part, row, name, settings.label_column, why)
+    for part, column in zip(parts, columns):
+        numbers = map(number, column.names)
+        outside = [label is None or not 0 <= label < len(names) for label in numbers]
+        wrong = [one for one, is_wrong in zip(zip(column.names, column.first), outside) if is_wrong]
+        _require_none(part, settings.label_column, wrong, why)
     return [np.array([number(name) for name in column.names], np.int64)[column.codes] for column in columns], names

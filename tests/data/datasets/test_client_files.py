@@ -152,6 +152,27 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
             "a,label\n1,0\n1,7\n",
             "a.csv: 2 different labels, the largest 7: number the classes from 0, or set num-classes",
         ),
+        (
+            "a,b,label\n1,0,0\nx,,1\n2\n3,inf,\n4,1,0\n",
+            "a.csv, line 3, column 'a': 'x' is not a number, and wrong are also line 3, column 'b' (empty), "
+            "line 4 (1 cells), line 5, column 'b' (inf), line 5, column 'label' (empty); ignore-columns = \"a\" leaves",
+        ),
+        (
+            "a,label\n" + "x,0\n" * 9,
+            "a.csv, line 2, column 'a': 'x' is not a number, and wrong are also line 3, column 'a' ('x'), "
+            "line 4, column 'a' ('x'), …; ignore-columns",
+        ),
+        (
+            ",".join(f"c{i}" for i in range(12)) + ",label\n" + "," * 12 + "1\n",
+            "a.csv, line 2, column 'c0': is empty, and wrong are also "
+            + ", ".join(f"line 2, column 'c{i}' (empty)" for i in range(1, 10))
+            + ", …; impute = ",
+        ),
+        (
+            "a,label\n1,-1\n1,-2\n1,0\n",
+            "a.csv, line 2, column 'label': '-1' must be a label from 0 to 0, and wrong are also "
+            "line 3, column 'label' ('-2')",
+        ),
         ("a,label,split\n1,0,train\n2,1,out\n", "a.csv, line 3, column 'split': 'out' is none of train, test, val"),
         ("a,label,split\n1,0,test\n", "a.csv, column 'split': no row is for training"),
         (

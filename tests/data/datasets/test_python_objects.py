@@ -132,7 +132,7 @@ def test_numbers_with_decimals_are_targets(made):
 def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
     heights = np.arange(24.0)
     heights[[0, 3, 20]] = np.nan
-    with pytest.raises(DataError, match="row 1, column 'height': is empty; impute = \"mean\""):
+    with pytest.raises(DataError, match=r"row 1, column 'height': is empty, .*; impute = \"mean\""):
         made(frame(height=heights), 2)
     data = made(frame(height=heights), 2, impute="mean")
     for client in range(2):
@@ -150,7 +150,7 @@ def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
 def test_empty_cells_of_a_file_are_filled(tmp_path):
     path = tmp_path / "people.csv"
     path.write_text("client,age,label\n" + "ann,30,0\nann,,1\n" * 10)
-    with pytest.raises(DataError, match=r"line 3, column 'age': is empty; impute = \"mean\" fills empty cells"):
+    with pytest.raises(DataError, match=r"line 3, column 'age': is empty, .*; impute = \"mean\" fills empty cells"):
         read_own(path, DataSettings(dataset="table"), alone=False)
     found = read_own(path, DataSettings(dataset="table", impute="mean"), alone=False)
     assert np.isnan(found.x_train[1::2]).all() and found.client_names == ("ann",)

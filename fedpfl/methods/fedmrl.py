@@ -58,7 +58,7 @@ class FedMRL(SharesCommonModel):
             total: Tensor = self.training.criterion(cut(model).head(features), batch.y)
             return total + self.training.criterion(head(nested), batch.y)
 
-        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
+        return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, gradients=2)]
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the own head on the common representation."""

@@ -373,11 +373,11 @@ def peer_seconds(
             arrays[f"y_{part}"] = np.concatenate([client[place + 1] for client in data])
             arrays[f"sizes_{part}"] = np.array([len(client[place + 1]) for client in data])
         np.savez(Path(name) / "work.npz", **arrays)
-        told = {
+        summary = {
             "model": work.model, "chosen": work.chosen, "epochs": work.epochs, "rounds": work.rounds + WARM_UP,
             "seed": options.seed, "batch-size": work.batch, "learning-rate": 0.01, "device": options.device,
         }  # fmt: skip
-        (Path(name) / "work.json").write_text(json.dumps(told), encoding="utf-8")
+        (Path(name) / "work.json").write_text(json.dumps(summary), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
         command = [sys.executable, str(Path(__file__).parent / script), name]
         try:

@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> None:
     """Measure every method, one after the other."""
     chosen = options.method or list(methods())
     rows, left_out, values = [], [], {}
-    players: dict[str, Player] = {}
+    players: dict[str, RoundPlayer] = {}
     for name in chosen:
         note(name)
         try:
@@ -61,16 +61,16 @@ def measure(options: argparse.Namespace) -> None:
     print(footer(options.seed))
 
 
-def cost(options: argparse.Namespace, name: str, fedavg: dict[str, Player]) -> list[float]:
+def cost(options: argparse.Namespace, name: str, fedavg: dict[str, RoundPlayer]) -> list[float]:
     """Return each round's time relative to FedAvg's.
 
     ``fedavg`` keeps FedAvg's players from one method to the next, by model.
     """
     adapted = issubclass(methods()[name], AdapterMethod)
     model = ADAPTED["model"] if adapted else options.model
-    method = Player(options, {"method": name, **(ADAPTED if adapted else {"model": model})})
+    method = RoundPlayer(options, {"method": name, **(ADAPTED if adapted else {"model": model})})
     if model not in fedavg:
-        fedavg[model] = Player(options, {"model": model})
+        fedavg[model] = RoundPlayer(options, {"model": model})
     ratios = []
     for _ in range(options.rounds):
         reference = fedavg[model].round()
@@ -78,7 +78,7 @@ def cost(options: argparse.Namespace, name: str, fedavg: dict[str, Player]) -> l
     return ratios
 
 
-class Player:
+class RoundPlayer:
     """Plays rounds of one method, as the server would ask for them; in the first one all clients train.
 
     Parameters

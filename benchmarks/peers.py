@@ -87,7 +87,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Found:
+class Timing:
     """What one simulator took for a round: seconds of training and of tests, steps, accuracy at its end."""
 
     train: float
@@ -185,10 +185,10 @@ class Job:
         loop, numbers = self.strategy, range(1, options.rounds + 2)
         self.rounds = [loop.sampling.choose(loop.rule, Round(number)) for number in numbers]
         self.steps = [sum(steps_of(client, self.config) for client in chosen) for chosen in self.rounds]
-        self.measured: dict[str, list[Found]] = {}
+        self.measured: dict[str, list[Timing]] = {}
         self.distance = float("nan")
 
-    def add(self, who: str, rounds: Sequence[Found]) -> None:
+    def add(self, who: str, rounds: Sequence[Timing]) -> None:
         """Note what somebody's rounds took, without the first."""
         self.measured.setdefault(who, []).extend(rounds[1:])
 
@@ -197,7 +197,7 @@ class Job:
         rule = self.strategy.rule
         with Loop(self.config, self.data, self._processes) as loop:
             seconds, vector, accuracy = loop.run(rule.shared, self.rounds, rule.participants)
-        rounds = [Found(*halves, steps, accuracy) for halves, steps in zip(seconds, self.steps, strict=True)]
+        rounds = [Timing(*halves, steps, accuracy) for halves, steps in zip(seconds, self.steps, strict=True)]
         self.add(f"straight loop, {self._processes} processes × 1 thread", rounds)
         run = simulate(self.values)
         if [line["clients"] for line in run.lines] != [[client.id for client in chosen] for chosen in self.rounds]:
@@ -205,7 +205,7 @@ class Job:
                 "fedpfl trained other clients than the straight loop; the comparison would not be fair"
             )
         rounds = [
-            Found(line["seconds_train"], line["seconds_evaluate"], steps, line["personalised"]["weighted"])
+            Timing(line["seconds_train"], line["seconds_evaluate"], steps, line["personalised"]["weighted"])
             for line, steps in zip(run.lines, self.steps, strict=True)
         ]
         self.add(f"fedpfl {version('fedpfl')}", rounds)
@@ -215,12 +215,12 @@ class Job:
 def write(folder: Path, job: Job) -> None:
     """Write the work for the peers: the settings, and all clients' samples one behind the other."""
     training, data = job.config.training, job.data
-    told = {
+    work = {
         "model": MODELS[job.config.run.model], "chosen": len(job.rounds[0]), "epochs": training.local_epochs,
         "rounds": len(job.rounds), "seed": job.config.run.seed, "batch-size": training.batch_size,
         "learning-rate": training.learning_rate,
     }  # fmt: skip
-    (folder / "work.json").write_text(json.dumps(told), encoding="utf-8")
+    (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
     clients = [data.arrays(i) for i in range(data.num_clients)]
     arrays = {}
     for part in ("train", "test"):
@@ -257,7 +257,7 @@ def installed(options: argparse.Namespace) -> list[Peer]:
     return [peer for peer in peers if reasons.get(peer.environment) == ""]
 
 
-def run(peer: Peer, folder: Path) -> list[Found]:
+def run(peer: Peer, folder: Path) -> list[Timing]:
     """Let a peer do the work; return what its rounds took, without the first.
 
     Raises
@@ -285,7 +285,7 @@ def run(peer: Peer, folder: Path) -> list[Found]:
         lines = [json.loads(line.removeprefix("round ")) for line in out if line.startswith("round ")]
     if len(lines) < 2:
         raise BenchmarkError("it told of no round")
-    return [Found(line["train"], line["test"], line["steps"], line["accuracy"]) for line in lines]
+    return [Timing(line["train"], line["test"], line["steps"], line["accuracy"]) for line in lines]
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> str:

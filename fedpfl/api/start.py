@@ -298,11 +298,11 @@ def compare(
     from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project
     from .runs import Run
 
-    made = [run for run in compared if isinstance(run, Run)]
-    if made:
-        if len(made) < len(compared) or settings or tune or vary or on or target is not None:
+    stored_runs = [run for run in compared if isinstance(run, Run)]
+    if stored_runs:
+        if len(stored_runs) < len(compared) or settings or tune or vary or on or target is not None:
             raise ConfigError("methods", compared, "must be methods alone, or runs alone without settings")
-        return Comparison(made)
+        return Comparison(stored_runs)
     with ExitStack() as stack:
         runs = Runs(stack, **options)
         common = runs.texts(settings)

@@ -46,19 +46,19 @@ def make_groups(board: BoardLimits, name: str, mounts: Path = MOUNTS) -> list[Pa
         wanted = {places["unified"] / name: {"cpu.max": f"{quota} {PERIOD_MICROSECONDS}", "memory.max": board.memory}}
     else:
         raise FedpflError("--board: this system has no control groups for processor time and memory")
-    made: list[Path] = []
+    written: list[Path] = []
     try:
         for folder, limits in wanted.items():
             folder.mkdir()
-            made.append(folder)
+            written.append(folder)
             for key, value in limits.items():
                 (folder / key).write_text(str(value), encoding="ascii")
     except OSError as error:
-        for folder in made:
+        for folder in written:
             folder.rmdir()
         root = "" if os.geteuid() == 0 else "; this needs root"
-        raise FedpflError(f"--board: {error.filename} cannot be made ({error.strerror}){root}") from error
-    return made
+        raise FedpflError(f"--board: {error.filename} cannot be written ({error.strerror}){root}") from error
+    return written
 
 
 def join_command(groups: list[Path]) -> list[str]:

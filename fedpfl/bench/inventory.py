@@ -254,10 +254,10 @@ def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str
     except ValueError as error:
         raise InventoryError(f"{path}: fedpfl_network: {error}") from None
     try:
-        taken = {ipaddress.ip_address(variables["fedpfl_address"]): server}
+        used = {ipaddress.ip_address(variables["fedpfl_address"]): server}
     except ValueError as error:
         raise InventoryError(f"{path}: fedpfl_address: {error}") from None
-    if next(iter(taken)) not in network:
+    if next(iter(used)) not in network:
         raise InventoryError(f"{path}: fedpfl_address {variables['fedpfl_address']} is not in {network}")
     for host in devices:
         checked_name("device", host)
@@ -270,9 +270,9 @@ def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str
             raise InventoryError(f"{path}: {host}: ansible_host: {error}") from None
         if address not in network:
             raise InventoryError(f"{path}: {host}: ansible_host {address} is not in {network}")
-        if address in taken:
-            raise InventoryError(f"{path}: {host}: ansible_host {address} is {taken[address]}'s")
-        taken[address] = host
+        if address in used:
+            raise InventoryError(f"{path}: {host}: ansible_host {address} is {used[address]}'s")
+        used[address] = host
 
 
 def _clients(path: Path, host: str, variables: Mapping[str, Any]) -> tuple[int, ...]:

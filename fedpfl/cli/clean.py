@@ -116,11 +116,11 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
         shared = bool(key) and used[key] > 1
         state = [run_state(states, key)] if key and not shared and run_state(states, key).is_dir() else []
         parts = (folder.path / "checkpoint",) if state_only else (folder.path,)
-        kept = "a copy of its folder has the same clients' arrays" if shared else _in_use(folder)
-        kept = kept if key else "its task.json cannot be read"
+        obstacle = "a copy of its folder has the same clients' arrays" if shared else _in_use(folder)
+        obstacle = obstacle if key else "its task.json cannot be read"
         yield Space(
             folder.path.name, folder.finished, _size(folder.path), sum(map(_size, state)),
-            (*(path for path in parts if path.exists()), *state), kept,
+            (*(path for path in parts if path.exists()), *state), obstacle,
         )  # fmt: skip
     for left in removed:
         yield Space(left.name[1 : -len(_LEFT)], False, _size(left), 0, (left,))
@@ -131,8 +131,8 @@ def _taken(root: Path, states: Path, state_only: bool) -> Iterator[Space]:
             continue
         # A device's, with a secret, goes by its name alone: whether its run on another machine goes on is not known.
         run = str(path.absolute()) if any(path.glob("client-*/secret")) else ""
-        kept = "its models would go, too: leave out --state" if run and state_only else _recent(path)
-        yield Space(run, False, 0, _size(path), (path,), kept)
+        obstacle = "its models would go, too: leave out --state" if run and state_only else _recent(path)
+        yield Space(run, False, 0, _size(path), (path,), obstacle)
 
 
 def _recent(state: Path) -> str:

@@ -122,10 +122,10 @@ def _certificates(folder: Path) -> Finding:
         return Finding(check, WARNING, f"{folder} cannot be read ({error})")
     if not flawed:
         return Finding(check, OK, f"those in {folder} are valid now and in {MIN_DAYS} days")
-    told = ", ".join(f"{path.name} {flaw.reason}" for path, flaw in flawed.items())
+    reasons = ", ".join(f"{path.name} {flaw.reason}" for path, flaw in flawed.items())
     renew = "renew with `fedpfl keys` in the folder that has ca.key, and copy what it writes to where it is used"
     useless = any(flaw.useless for flaw in flawed.values())
-    return Finding(check, PROBLEM if useless else WARNING, f"{folder}: {told}; {renew}")
+    return Finding(check, PROBLEM if useless else WARNING, f"{folder}: {reasons}; {renew}")
 
 
 def _local_superlink() -> Finding:

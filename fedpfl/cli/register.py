@@ -47,8 +47,8 @@ def register_command(
     # Nodes that were unregistered stay in the list.
     listed = {node["node-id"] for node in _flwr("list")["nodes"] if node["status"] != "unregistered"}
     nodes = {name: node for name, node in noted.items() if node["node"] in listed}
-    kept = {} if prune else {name: node["key"] for name, node in nodes.items()}
-    for name in [name for name, node in nodes.items() if node["key"] != {**kept, **wanted}.get(name)]:
+    present = {} if prune else {name: node["key"] for name, node in nodes.items()}
+    for name in [name for name, node in nodes.items() if node["key"] != {**present, **wanted}.get(name)]:
         _flwr("unregister", nodes.pop(name)["node"])
         _note(record, nodes)
         typer.echo(f"unregistered {name}")

@@ -27,7 +27,7 @@ from .scores import metrics_of
 logger = getLogger("fedpfl.client")
 
 
-class TestsTogether:
+class BatchedEvaluation:
     """Has an engine test clients as one batch; their replies are those of :meth:`Engine.evaluate` up to rounding.
 
     A client is tested alone where the model adapts before the test, or an option looks at it then. All are, where
@@ -46,10 +46,10 @@ class TestsTogether:
         while left:
             self._turns.clear()
             answers: dict[int, Answer] = {}
-            batches: dict[str, list[_Tested]] = {}
-            taken = [left.popleft() for _ in range(min(len(left), self._memory.clients))]
+            batches: dict[str, list[_TestedClient]] = {}
+            requests = [left.popleft() for _ in range(min(len(left), self._memory.clients))]
             with self._engine.computing():
-                for client, make in taken:
+                for client, make in requests:
                     message = make()
                     try:
                         found = self._begin(client, message)
@@ -60,9 +60,9 @@ class TestsTogether:
                         answers[client] = error
                 for clients in batches.values():
                     self._run(clients, answers)
-            yield [ClientAnswer(client, answers[client]) for client, _ in taken]
+            yield [ClientAnswer(client, answers[client]) for client, _ in requests]
 
-    def _begin(self, client: int, message: Payload) -> _Tested:
+    def _begin(self, client: int, message: Payload) -> _TestedClient:
         """Load a client and have its method prepare its test; raise ``CannotStack`` if it must be tested alone."""
         engine, begun = self._engine, time.perf_counter()
         engine.use_model_of(client)
@@ -84,9 +84,11 @@ class TestsTogether:
         member = Member(engine.test_samples(client), _no_draws, _no_draws, given, None)
         if not isinstance(local, LazyRound) or local.is_loaded:
             self._turns[engine.model].take(member)
-        return _Tested(client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun)
+        return _TestedClient(
+            client, message, method, member, engine.validation_samples(client), time.perf_counter() - begun
+        )
 
-    def _run(self, clients: Sequence[_Tested], answers: dict[int, Answer]) -> None:
+    def _run(self, clients: Sequence[_TestedClient], answers: dict[int, Answer]) -> None:
         """Test clients with one model as one batch; as two where the memory is too small, or else one by one."""
         engine, begun = self._engine, time.perf_counter()
         engine.use_model_of(clients[0].number)
@@ -120,14 +122,14 @@ class TestsTogether:
         except RAISED as error:  # one client's: the others continue
             return error
 
-    def _scores(self, clients: Sequence[_Tested]) -> dict[str, list[Score]]:
+    def _scores(self, clients: Sequence[_TestedClient]) -> dict[str, list[Score]]:
         """Return the scores of each test that :meth:`Engine.evaluate` makes."""
         if len(clients) < 2:
             raise CannotStack("there is one client")
         model = self._engine.model
         turns = self._turns[model]
         model.eval()
-        own = [client.method.personalised(model) for client in clients]
+        personalised = [client.method.personalised(model) for client in clients]
         shared = [common_model(client.method, model) for client in clients]
         members, tests = [client.member for client in clients], [client.member.samples for client in clients]
         room = len(clients) * self._engine.config.training.batch_size
@@ -136,14 +138,14 @@ class TestsTogether:
         def scores(forwards: Sequence[Forward], samples: Sequence[Samples]) -> list[Score]:
             return scores_of_many(turns, forwards, members, samples, room, alike)
 
-        found = {"personalised": scores(own, tests)}
+        by_test = {"personalised": scores(personalised, tests)}
         validation = [client.validation for client in clients]
         if any(len(one.y) for one in validation):
-            found["validation"] = scores(own, validation)
+            by_test["validation"] = scores(personalised, validation)
         if shared[0] is not None:
-            same = all(one is other for one, other in zip(shared, own))
-            found["global"] = found["personalised"] if same else scores(cast("list[Forward]", shared), tests)
-        return found
+            same = all(one is other for one, other in zip(shared, personalised))
+            by_test["global"] = by_test["personalised"] if same else scores(cast("list[Forward]", shared), tests)
+        return by_test
 
     def _alike(self) -> bool:
         """Return whether what is predicted for a sample depends on no other one; of foreign code nobody knows."""
@@ -156,7 +158,7 @@ def _no_draws(*_: object) -> Any:
     raise CannotStack("a test draws random numbers")
 
 
-class _Tested(NamedTuple):
+class _TestedClient(NamedTuple):
     """A client of a batch, before its test."""
 
     number: int

@@ -98,7 +98,7 @@ class ClientsAtOnce:
             )  # fmt: skip
 
 
-class Together:
+class BatchedTraining:
     """Has an engine train clients as one batch; their replies are those of :meth:`Engine.train` up to rounding.
 
     ``alone`` are the phases that clients have run one after the other: method, place in the schedule, reason.
@@ -129,8 +129,8 @@ class Together:
                     try:
                         message = make()
                         with in_one_process():
-                            found = self._begin(client, message)
-                        batches.setdefault(found.kind, []).append(found)
+                            prepared = self._begin(client, message)
+                        batches.setdefault(prepared.kind, []).append(prepared)
                     except torch.cuda.OutOfMemoryError as error:
                         if not taken:
                             answers[client] = error
@@ -171,10 +171,10 @@ class Together:
         )  # fmt: skip
         if loaded:
             self._turns[engine.model].take(member)
-        found = _Client(training, phases, member)
-        found.kind = f"{engine.config.run.model} {kind_of(phases)} {engine.own_training}"
-        found.seconds = time.perf_counter() - begun
-        return found
+        prepared = _Client(training, phases, member)
+        prepared.kind = f"{engine.config.run.model} {kind_of(phases)} {engine.own_training}"
+        prepared.seconds = time.perf_counter() - begun
+        return prepared
 
     def _run(
         self, clients: Sequence[_Client], answers: dict[int, Answer], rows: dict[int, Tensor] | None
@@ -301,16 +301,16 @@ def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[lis
     finite = _are_finite(vectors)
     for array in personal.values():
         finite &= _are_finite(array.reshape(count, -1))
-    own = {name: array.cpu().numpy() for name, array in personal.items()}
+    personal_arrays = {name: array.cpu().numpy() for name, array in personal.items()}
     rows: Sequence[np.ndarray | None] = [None] * count
     if not stay:
         # Into memory that the GPU can write to by itself: many times as fast.
         rows = list(torch.empty(vectors.shape, pin_memory=vectors.is_cuda).copy_(vectors).numpy())
-    found = [
-        TrainedArrays({name: np.asarray(array[at]) for name, array in own.items()}, row, is_finite)
+    trained = [
+        TrainedArrays({name: np.asarray(array[at]) for name, array in personal_arrays.items()}, row, is_finite)
         for at, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
     ]
-    return found, vectors
+    return trained, vectors
 
 
 def _are_finite(rows: Tensor) -> Tensor:

@@ -316,7 +316,7 @@ def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None,
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            script = _jit.trace(_Predicts(model, forward).eval(), x[:_TRACED], check_trace=False)
+            script = _jit.trace(_ForwardModule(model, forward).eval(), x[:_TRACED], check_trace=False)
             _jit.save(script, buffer)
             buffer.seek(0)
             again = _jit.load(buffer, map_location="cpu")
@@ -335,7 +335,7 @@ def is_alike(expected: Tensor, outputs: Tensor) -> bool:
     return same and torch.allclose(expected, outputs, rtol=0.0, atol=1e-3 * max(0.1, largest), equal_nan=True)
 
 
-class _Predicts(nn.Module):
+class _ForwardModule(nn.Module):
     """A forward pass as a module."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:

@@ -19,15 +19,15 @@ def in_one_process() -> Iterator[None]:
     server or worker. Copies that the code has not waited for are killed, and ``FedpflError`` is raised. Processes of
     multiprocessing, such as those of a DataLoader, are left alone.
     """
-    own, fork = os.getpid(), getattr(os, "fork", None)
+    parent, fork = os.getpid(), getattr(os, "fork", None)
     if fork is None:
         yield
         return
-    made = []
+    children = []
 
     def noted() -> int:
         pid: int = fork()
-        made.append(pid)
+        children.append(pid)
         return pid
 
     os.fork = noted
@@ -35,9 +35,9 @@ def in_one_process() -> Iterator[None]:
         yield
     finally:
         os.fork = fork
-        if os.getpid() != own:
+        if os.getpid() != parent:
             os._exit(1)
-        left = sum(map(_was_left, made))
+        left = sum(map(_was_left, children))
     if left:
         raise FedpflError(f"its code made {left} process{'es' * (left > 1)} by os.fork and did not wait for the end")
 

@@ -96,8 +96,8 @@ class ClientState:
         """Return the rounds after which arrays are stored, in order."""
         if not self.folder.is_dir():
             return []
-        found = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match.group(1)) for match in found if match)
+        names = (_FILE.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(match.group(1)) for match in names if match)
 
     def path(self, server_round: int) -> Path:
         """Return where the arrays after a round are."""

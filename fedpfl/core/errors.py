@@ -187,9 +187,9 @@ def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:
     same: dict[str, list[int]] = {}
     for number, reason in failed.items():
         same.setdefault(reason, []).append(number)
-    told = [f"{_numbered(numbers, who)}: {reason}" for reason, numbers in list(same.items())[:limit]]
-    more = len(same) - len(told)
-    return "; ".join([*told, *([f"and {more} other reasons"] if more else [])])
+    lines = [f"{_numbered(numbers, who)}: {reason}" for reason, numbers in list(same.items())[:limit]]
+    more = len(same) - len(lines)
+    return "; ".join([*lines, *([f"and {more} other reasons"] if more else [])])
 
 
 def _numbered(numbers: Sequence[int], who: str) -> str:

@@ -57,13 +57,13 @@ def digest(names: Sequence[str]) -> str:
 
 def sent(names: Sequence[str]) -> str:
     """Return names as clients tell them: their hash, followed by themselves if they are few and short."""
-    told = " " + ", ".join(printable(name, MAX_SENT_CHARACTERS) for name in names[:MAX_SENT])
-    return digest(names) + (told if names and len(names) <= MAX_SENT and len(told) <= MAX_SENT_CHARACTERS else "")
+    shown = " " + ", ".join(printable(name, MAX_SENT_CHARACTERS) for name in names[:MAX_SENT])
+    return digest(names) + (shown if names and len(names) <= MAX_SENT and len(shown) <= MAX_SENT_CHARACTERS else "")
 
 
 def other_than(text: str, most: str) -> str:
     """Tell how names that :func:`sent` has made differ from those of most clients."""
-    names, wanted = (told[HASH_DIGITS + 1 :].split(", ") for told in (text, most))
+    names, wanted = (shown[HASH_DIGITS + 1 :].split(", ") for shown in (text, most))
     if not text or not most:
         return "they have no names" if most else f"they are called {in_short(names)}, most have no names"
     if names == [""] or wanted == [""]:

@@ -94,16 +94,16 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         parameters = []  # a function that is not written in Python
-    taken: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
-            taken[parameter.name] = offered[parameter.name]
+            values[parameter.name] = offered[parameter.name]
         elif parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
         ):  # fmt: skip
             message = f"needs an argument {parameter.name!r}; it is given {', '.join(offered)}, by these names"
             raise ConfigError(kind, text, message)
-    return guard(**taken)
+    return guard(**values)
 
 
 def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Callable[..., Any]:

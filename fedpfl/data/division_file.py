@@ -69,7 +69,7 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
         raise DataError(f"{path}: has no data_indices with train and test of each client, as FL-bench's partition.pkl")
     if not listed:
         raise DataError(f"{path}: data_indices lists no client")
-    shares, taken = [], np.zeros(samples, bool)
+    shares, assigned = [], np.zeros(samples, bool)
     for client, one in enumerate(listed):
         parts = []
         for names in (("train", "val"), ("test",)):
@@ -84,9 +84,9 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
                 )
             if not len(mine):
                 raise DataError(f"{path}: client {client} of {len(listed)} has no {names[0]} samples")
-            if taken[mine].any() or len(np.unique(mine)) < len(mine):
+            if assigned[mine].any() or len(np.unique(mine)) < len(mine):
                 raise DataError(f"{path}: client {client} has samples that are listed twice")
-            taken[mine] = True
+            assigned[mine] = True
             parts.append(np.sort(mine.astype(np.int64)))
         shares.append(Share(*parts))
     return shares
@@ -95,11 +95,11 @@ def _of_fl_bench(path: Path, samples: int) -> list[Share]:
 def division_arrays(shares: Sequence[Share], samples: int) -> dict[str, np.ndarray]:
     """Return the arrays of a file; ``DataError`` if a sample belongs to several clients."""
     mine = [np.concatenate(share) for share in shares]
-    taken = np.concatenate(mine)
-    if len(np.unique(taken)) < len(taken):
+    assigned = np.concatenate(mine)
+    if len(np.unique(assigned)) < len(assigned):
         raise DataError("the division cannot be written to a file: some samples belong to several clients")
     client = np.full(samples, -1, np.min_scalar_type(-len(shares)))
-    client[taken] = np.repeat(np.arange(len(shares)), [len(positions) for positions in mine])
+    client[assigned] = np.repeat(np.arange(len(shares)), [len(positions) for positions in mine])
     test = np.zeros(samples, bool)
     test[np.concatenate([share.test for share in shares])] = True
     return {"client": client, "test": test}

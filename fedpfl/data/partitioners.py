@@ -436,8 +436,8 @@ def _cut(
     order = rng.permutation(n)
     if settings.split == "stratified" and labels is not None and labels.ndim == 1:
         order = order[np.argsort(labels[order], kind="stable")]
-        taken = ((np.arange(count) + rng.random()) * n / count).astype(np.int64)  # evenly over the sorted classes
-        order = np.concatenate([order[taken], np.delete(order, taken)])
+        drawn = ((np.arange(count) + rng.random()) * n / count).astype(np.int64)  # evenly over the sorted classes
+        order = np.concatenate([order[drawn], np.delete(order, drawn)])
     return positions[np.sort(order[count:])], positions[np.sort(order[:count])]
 
 

@@ -38,58 +38,58 @@ LARGE_TARGET = 10.0
 def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[str]:
     """Return a line for each thing that the division, or the samples, may hide; errors where tests mean nothing."""
     _refuse(data, settings, shares)
-    said = []
+    lines = []
     if data.num_classes < 2 and not data.has_targets:
-        said.append(f"{data.name}: there is one class, so every model is right: num-classes sets the number")
+        lines.append(f"{data.name}: there is one class, so every model is right: num-classes sets the number")
     if data.unnamed and data.missing and not settings.num_classes:
         lacking = ", ".join(map(str, data.missing[:MAX_NAMED])) + (", …" if len(data.missing) > MAX_NAMED else "")
-        said.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
+        lines.append(f"{data.name}: no sample has label {lacking}: the models tell {data.num_classes} classes apart")
     if settings.partitioner == "natural" and data.client_train is not None and not settings.division_file:
         there = natural_clients(data.client_train, data.client_test, data.overlap, settings)
         if len(shares) < there:
-            said.append(f"{data.name}: {len(shares)} of {there} natural clients take part (num-clients)")
-        said += left_out(data, settings)
+            lines.append(f"{data.name}: {len(shares)} of {there} natural clients take part (num-clients)")
+        lines += left_out(data, settings)
         if data.y_test is not None and data.client_test is None and settings.split != "given":
-            said.append(
+            lines.append(
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
     counts = data.countable
     if settings.test_on == "own" and (untested := sum(not counts[share.test].any() for share in shares)):
-        said.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
+        lines.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
     if idle := int((~counts).sum()):
         what = "texts have no token to predict" if data.vocabulary else "masks have no pixel that counts"
-        said.append(f"{data.name}: {idle} of {len(counts)} {what}: they train and test nothing")
+        lines.append(f"{data.name}: {idle} of {len(counts)} {what}: they train and test nothing")
     if data.label_kind == NEXT_TOKEN:
-        said += _filled_up(data)
+        lines += _filled_up(data)
     if is_own(settings.dataset):
-        said += [*_alike(data), *_leaked(data, shares)]
+        lines += [*_alike(data), *_leaked(data, shares)]
     if not isinstance(data.x_train, np.ndarray):
         from fedpfl.data.datasets.lazy import HASHED
 
         hashed = data.x_train.digest and min(HASHED, len(data.x_train))
         inputs = f"{hashed} of their inputs" if hashed else "no input, since each reading gives another one"
-        said.append(
+        lines.append(
             f"{data.name}: samples are read when they are needed: a run knows by a hash their number, their labels and "
             f"{inputs}; it does not notice where others change"
         )
     channels, height, width = data.input_shape if data.is_image else (0, 0, 0)
     if height != width and min(height, width) < SMALL:
-        said.append(
+        lines.append(
             f"{data.name}: samples of uint8 are images, here of {height}×{width} pixels and {channels} channels: "
             "series are floats, and channels of uint8 come last"
         )
     if settings.split == "time" and not settings.time_column:
-        said.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
+        lines.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
     if settings.split in ("mixed", "stratified") and data.overlap:
-        said.append(overlap_remark(data))
+        lines.append(overlap_remark(data))
     if settings.standardize == "all":
-        said.append(
+        lines.append(
             f"{data.name}: each feature is scaled by the mean and deviation of all clients' training samples "
             "(standardize = all); in a real federation these numbers would leave the clients"
         )
     numbers = not data.is_image and not data.vocabulary and isinstance(data.x_train, np.ndarray)
-    said += _coarse(data) if numbers else []
+    lines += _coarse(data) if numbers else []
     if (
         numbers
         and settings.standardize == "none"
@@ -98,22 +98,22 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
         what, how = "features", 'standardize = "client" brings them to one scale'
         if data.x_train.ndim == 4:
             what, how = "pixels", "divide them by 255, or give images of uint8"
-        said.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
+        lines.append(f"{data.name}: {what} reach {largest:,.0f} and are not scaled: {how}")
     if data.is_image and isinstance(data.x_train, np.ndarray) and (brightest := int(data.x_train.max())) < DARK:
-        said.append(
+        lines.append(
             f"{data.name}: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
         )
     if settings.targets and data.has_targets and (largest := float(np.abs(data.y_train).max())) > LARGE_TARGET:
-        said.append(
+        lines.append(
             f"{data.name}: targets reach {largest:,.0f}: training may diverge; write them in a larger unit, or use a "
             "smaller learning-rate"
         )
-    return said
+    return lines
 
 
 def _filled_up(data: Dataset) -> list[str]:
     """Tell of texts that seem to be filled up where this is not to be seen: at their begin, or where it counts."""
-    x, y, said = data.x_train, data.y_train, []
+    x, y, lines = data.x_train, data.y_train, []
     if x.shape[1] <= SMALL:
         return []
     for first, second, values, what in (
@@ -124,13 +124,13 @@ def _filled_up(data: Dataset) -> list[str]:
         tokens, numbers = np.unique(twice, return_counts=True)
         if len(twice) and (most := int(numbers.max())) > FILLED * len(x):
             token = tokens[numbers.argmax()]
-            said.append(f"{data.name}: {most} of {len(x)} texts {what.format(f'{token} twice or more')}")
-    return said
+            lines.append(f"{data.name}: {most} of {len(x)} texts {what.format(f'{token} twice or more')}")
+    return lines
 
 
 def _alike(data: Dataset) -> list[str]:
     """Name classes, features and clients whose names differ only in case, spaces, zeros or signs that look alike."""
-    said = []
+    lines = []
     every = {"classes": data.class_names, "features": data.feature_names, "clients": data.client_names}
     for what, names in every.items():
         groups: dict[str, list[str]] = {}
@@ -138,8 +138,8 @@ def _alike(data: Dataset) -> list[str]:
             groups.setdefault(_spelt_usually(name), []).append(name)
         shown = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
         if shown:
-            said.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
-    return said
+            lines.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
+    return lines
 
 
 def _spelt_usually(name: str) -> str:

@@ -216,10 +216,10 @@ class _Clients:
 
     def require_usual(self, fact: Callable[[Description], Hashable], why: str) -> None:
         """Leave out the clients that differ in something from most others that have it."""
-        said = {client: fact(one) for client, one in self.told.items() if fact(one) is not None}
-        if said:
-            usual = _usual(said.values())
-            self.leave_out({i: f"{why}: {mine}, most have {usual}" for i, mine in said.items() if mine != usual})
+        facts = {client: fact(one) for client, one in self.told.items() if fact(one) is not None}
+        if facts:
+            usual = _usual(facts.values())
+            self.leave_out({i: f"{why}: {mine}, most have {usual}" for i, mine in facts.items() if mine != usual})
 
     def require_columns(self, wanted: str, whose: str) -> None:
         """Leave out the clients whose columns have other names, or another order."""
@@ -272,12 +272,12 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
     if max(named, default=0) >= there.total:
         allowed = f"names client {max(named)}; the clients are 0 … {there.total - 1}"
         raise ConfigError("client-models", config.run.client_models, allowed)
-    made = []
+    variants = []
     for name, chosen in {config.run.model_of(i): config.of_client(i) for i in range(there.total)}.items():
         model, sharing = assemble(chosen, there.first.shape, max(there.classes()), vocabulary=there.first.vocabulary)
-        made.append((name, sharing.layout, extras_of(chosen, model, sharing).shapes))
-    first, layout, shapes = made[0]
-    for name, other, theirs in made[1:]:
+        variants.append((name, sharing.layout, extras_of(chosen, model, sharing).shapes))
+    first, layout, shapes = variants[0]
+    for name, other, theirs in variants[1:]:
         differ = [extra for extra in shapes if shapes[extra] != theirs[extra]]
         if other.entries != layout.entries:
             differ = ["shared arrays", *differ]

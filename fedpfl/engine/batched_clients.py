@@ -5,22 +5,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 
-from ..client.batched_evaluation import TestsTogether
-from ..client.batched_training import ClientsAtOnce, Together
+from ..client.batched_evaluation import BatchedEvaluation
+from ..client.batched_training import BatchedTraining, ClientsAtOnce
 from ..client.engine import Engine
 from ..core.payload import Payload
 from .client_runner import Answer, failed
 from .transport import TRAIN, Request
 
 
-class AtOnce:
+class BatchedClients:
     """Runs the clients of an engine, many at once."""
 
     def __init__(self, engine: Engine) -> None:
         gc.freeze()  # what there is by now stays: collections need not look at it
         memory = ClientsAtOnce.of(engine.config.training)
         self._sends_as_trained = engine.sends_as_trained
-        self.together, self.tests = Together(engine, memory), TestsTogether(engine, memory)
+        self.together, self.tests = BatchedTraining(engine, memory), BatchedEvaluation(engine, memory)
 
     def run(self, requests: Sequence[Request]) -> Iterator[list[Answer]]:
         """Yield the clients' answers in client order, those of a batch together."""

@@ -29,7 +29,7 @@ KEPT_BLOCK, KEPT_FREE = 16 * 2**20, 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Failed:
+class ClientFailure:
     """A client has no reply: the reason in one line, and a traceback unless the line says it all.
 
     ``error`` is what the client raised, if it runs in the server's process; it does not travel.
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     """What a client answered; ``row`` as in :class:`Reply`."""
 
     client: Client
-    reply: Payload | Failed
+    reply: Payload | ClientFailure
     row: Tensor | None = None
 
 
@@ -76,7 +76,7 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
 
 
-def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | Failed:
+def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payload | ClientFailure:
     """Run a client and return its answer; what goes wrong is its reply."""
     try:
         with in_one_process():
@@ -89,11 +89,11 @@ def run_client(engine: Engine, kind: str, client: int, message: Payload) -> Payl
         return failed(client, error)
 
 
-def failed(client: int, error: BaseException) -> Failed:
+def failed(client: int, error: BaseException) -> ClientFailure:
     """Return the answer of a client that raised an error."""
     if isinstance(error, FedpflError):
-        return Failed(client, str(error), error=error)
+        return ClientFailure(client, str(error), error=error)
     if isinstance(error, BdbQuit):  # the debugger was left: that ends the run as Ctrl-C does
         raise KeyboardInterrupt from error
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return Failed(client, in_one_line(error), trace, error)
+    return ClientFailure(client, in_one_line(error), trace, error)

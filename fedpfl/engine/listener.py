@@ -32,7 +32,7 @@ class Server(NamedTuple):
     extras: Extras
 
 
-class Read(NamedTuple):
+class CheckedReply(NamedTuple):
     """A client's reply as the rule takes it."""
 
     client: Client
@@ -105,7 +105,7 @@ class Listener:
         """Return whether the replies of this round are to wait until all can be compared (:meth:`compare`)."""
         return False
 
-    def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
+    def compare(self, replies: Sequence[CheckedReply]) -> Mapping[Client, str]:
         """Return why replies do not count beside all others of the round, by client; called before any counts."""
         return {}
 

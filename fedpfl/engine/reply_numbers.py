@@ -30,7 +30,7 @@ EXPLAINED = Bounds(float, -LARGEST, LARGEST)
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedReply:
     """What the replies of a run must be like.
 
     With ``counted`` tests count what is right (of ``several`` values of a sample, not of one class); otherwise they
@@ -61,7 +61,7 @@ def problems(
     metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
     asked: Collection[str] = (), own_loss: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the faults of the numbers of a reply, see :class:`Expected`: one line each, by their names.
+    """Return the faults of the numbers of a reply, see :class:`ExpectedReply`: one line each, by their names.
 
     ``LayoutError`` if there are too many, or one has a name that would not fit into a record.
     """
@@ -93,7 +93,7 @@ def leave_out(metrics: dict[str, Any], bad: Iterable[str]) -> None:
             metrics.pop(also, None)
 
 
-class _Form(NamedTuple):
+class _NumberChecks(NamedTuple):
     """What is looked at in replies whose numbers have the same names."""
 
     numbers: list[tuple[str, Bounds, str | None]]  # with the number of the client's samples that limits it
@@ -102,7 +102,7 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _form(names: tuple[str, ...], required: tuple[str, ...], counted: bool, own_loss: bool) -> _Form:
+def _form(names: tuple[str, ...], required: tuple[str, ...], counted: bool, own_loss: bool) -> _NumberChecks:
     """Return the form of replies with some numbers; raise ``LayoutError`` if they are too many, or badly named."""
     require_metrics(names)
     needed = {*names, *required}
@@ -113,7 +113,7 @@ def _form(names: tuple[str, ...], required: tuple[str, ...], counted: bool, own_
     bounds = {key: EXPLAINED if key.endswith("-correct") and not counted else bounds_of(key) for key in needed}
     if own_loss and "train-loss" in bounds:
         bounds["train-loss"] = EXPLAINED
-    return _Form(
+    return _NumberChecks(
         [(key, bounds[key], _limit(key)) for key in sorted(needed)],
         [name for name in SCORES if f"{name}-correct" in names],
         [(key, part) for key in sorted(names) if (part := part_of(key))],

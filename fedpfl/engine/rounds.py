@@ -28,8 +28,8 @@ from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .client_sampling import ClientSampling
-from .listener import Listener, Read
-from .reply_numbers import Expected, leave_out
+from .listener import CheckedReply, Listener
+from .reply_numbers import ExpectedReply, leave_out
 from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, array_bytes, count_bytes
 
 logger = getLogger("flwr")
@@ -89,7 +89,7 @@ class RoundLoop:
         self.state_key = state_key
         self.extras = extras or Extras()
         self.listeners = list(listeners)
-        self.expected = Expected(counted, several, tuple(names_of_metrics(settings.metrics)), own_loss)
+        self.expected = ExpectedReply(counted, several, tuple(names_of_metrics(settings.metrics)), own_loss)
         self.sampling = sampling or ClientSampling(settings)
         self.round = Round(0)
         self._cause: BaseException | None = None
@@ -183,7 +183,7 @@ class RoundLoop:
         rule = self.rule
         # Where nothing tells yet how large an array usually is, the others of the round do, before any counts.
         waits = [listener for listener in self.listeners if listener.compares(rule)]
-        held: list[Read] = []
+        held: list[CheckedReply] = []
         for group in replies:
             held += self._read(group)
             if not waits:
@@ -210,16 +210,16 @@ class RoundLoop:
         for listener in self.listeners:
             listener.combined(rule, self.round)
 
-    def _read(self, group: Sequence[Reply]) -> list[Read]:
+    def _read(self, group: Sequence[Reply]) -> list[CheckedReply]:
         """Return the content of a group's replies; those that cannot count leave nothing behind in the sums."""
         sound = [reply for reply in group if self._is_sound(reply.client, reply.payload, TRAIN)]
         if sound and sound[0].row is not None:
             return self._checked_rows(sound)
         return [read for client, reply, _ in sound if (read := self._checked(client, reply)) is not None]
 
-    def _checked_rows(self, group: Sequence[Reply]) -> list[Read]:
+    def _checked_rows(self, group: Sequence[Reply]) -> list[CheckedReply]:
         """Return the content of replies whose vectors have stayed where they were computed, and are checked there."""
-        rule, reads = self.rule, list[Read]()
+        rule, reads = self.rule, list[CheckedReply]()
         clients, rows = [reply.client for reply in group], [reply.row for reply in group if reply.row is not None]
         checks = [listener.receive_rows(rule, clients, rows) for listener in self.listeners]
         for place, (client, reply, _) in enumerate(group):
@@ -231,10 +231,10 @@ class RoundLoop:
             except LayoutError as error:
                 self._refuse(client, error)
             else:
-                reads.append(Read(client, rows[place], reply))
+                reads.append(CheckedReply(client, rows[place], reply))
         return reads
 
-    def _checked(self, client: Client, reply: Payload) -> Read | None:
+    def _checked(self, client: Client, reply: Payload) -> CheckedReply | None:
         """Return the content of a reply, or None if it cannot count."""
         rule = self.rule
         try:
@@ -251,9 +251,9 @@ class RoundLoop:
         except LayoutError as error:
             self._refuse(client, error)
             return None
-        return Read(client, shared, reply)
+        return CheckedReply(client, shared, reply)
 
-    def _add(self, reads: Sequence[Read]) -> None:
+    def _add(self, reads: Sequence[CheckedReply]) -> None:
         """Hand replies to the rule."""
         if not reads:
             return
@@ -289,8 +289,8 @@ class RoundLoop:
                 self.round.evaluated[client.id] = dict(reply.metrics)
             if why := reply.config.get(UNWRITTEN):
                 self.round.unwritten[client.id] = printable(str(why), MAX_WHY)
-                words = "fedpfl: client %d could not write its model: %s"
-                logger.log(WARNING, words, client.id, self.round.unwritten[client.id])
+                text = "fedpfl: client %d could not write its model: %s"
+                logger.log(WARNING, text, client.id, self.round.unwritten[client.id])
 
     def requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
         """Return the messages of a kind (``train`` or ``evaluate``) to clients, each made when it is sent."""

@@ -24,7 +24,7 @@ from ..core.payload import Payload
 from ..data import partition_counts
 from ..setup.all_settings import code_in
 from ..setup.config import Config
-from .client_runner import Answer, Failed, engine_here, keep_freed_memory, run_client, trains_together
+from .client_runner import Answer, ClientFailure, engine_here, keep_freed_memory, run_client, trains_together
 from .transport import Fail, Reply, Request, Transport
 
 # Numbers of samples by client and class, for people, that a run records.
@@ -73,9 +73,9 @@ class SimulationTransport(Transport):
             processes = WorkerProcesses
             self.crew = processes(config, self._engine, self.workers, fork, printed)
         elif trains_together(config):
-            from fedpfl.engine.batched_clients import AtOnce
+            from fedpfl.engine.batched_clients import BatchedClients
 
-            self.crew = AtOnce(self._engine)
+            self.crew = BatchedClients(self._engine)
 
     def __enter__(self) -> SimulationTransport:
         """Begin; workers are started with the first requests."""
@@ -122,7 +122,7 @@ class SimulationTransport(Transport):
         answers: Iterator[list[Answer]] = self._run_here(requests) if self.crew is None else self.crew.run(requests)
         for group in answers:
             for client, answer, _ in group:
-                if isinstance(answer, Failed):
+                if isinstance(answer, ClientFailure):
                     fail(client, answer.reason + self._kept(answer), answer.error)
             yield [Reply(client, answer, row) for client, answer, row in group if isinstance(answer, Payload)]
             del group, answer  # their vectors, while the next ones are computed
@@ -137,7 +137,7 @@ class SimulationTransport(Transport):
                 answer.arrays = {name: array.copy() for name, array in answer.arrays.items()}
             yield [Answer(request.client, answer)]
 
-    def _kept(self, failed: Failed) -> str:
+    def _kept(self, failed: ClientFailure) -> str:
         """Store a traceback and return its folder, the same for all clients with the same reason."""
         if not failed.trace or self._traces is None:
             return ""

@@ -78,11 +78,11 @@ class UserRule:
         if number > 2 or not self._watched:
             return
         marks = self._marks()
-        kept = [name for name, mark in self._ended.items() if mark not in (self._begun.get(name), None)
+        attributes = [name for name, mark in self._ended.items() if mark not in (self._begun.get(name), None)
                 and marks.get(name) == mark]  # fmt: skip
-        if kept:
+        if attributes:
             text = "fedpfl: the rule %s keeps %s from round to round, which a resumed run loses: name it in `remembers`"
-            logger.log(WARNING, text, self._name, ", ".join(kept))
+            logger.log(WARNING, text, self._name, ", ".join(attributes))
         self._begun, self._ended = marks, {}
 
     def round_ended(self, number: int) -> None:

@@ -30,12 +30,12 @@ from ..core.files import writing
 from ..core.payload import Number, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from .client_runner import Answer, Failed, keep_freed_memory, run_client, trains_together
+from .client_runner import Answer, ClientFailure, keep_freed_memory, run_client, trains_together
 from .slots import ArrayHeader, Slot, Slots, Writer, arrays_of, headers, prefix
 from .transport import Request
 
 if TYPE_CHECKING:
-    from .batched_clients import AtOnce
+    from .batched_clients import BatchedClients
 
 # Arrays that a worker caches besides those of the last request: clusters of clients share some.
 KEPT_ARRAYS, KEPT_BYTES = 16, 64 * 2**20
@@ -44,7 +44,7 @@ PRINTED, MAX_PRINTED = 1 << 16, 1 << 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestHeader:
     """The header of a request to one client, or to several that get the same arrays, or ``each`` its own.
 
     ``fresh``: drop all cached arrays; ``slot``: where the answer's arrays may be written.
@@ -74,7 +74,7 @@ class AnswerHeader:
     Their arrays are in the slot that the request lent, or come behind.
     """
 
-    replies: Sequence[Head | Failed]
+    replies: Sequence[Head | ClientFailure]
     arrays: Sequence[ArrayHeader]
     in_slot: bool = False
 
@@ -85,7 +85,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Printed:
+class OutputLines:
     """What a client has printed or logged: whole lines."""
 
     client: int
@@ -177,24 +177,24 @@ def serve(
     keep_freed_memory()
     engine, cache = make(), ArrayCache()
     if trains_together(engine.config):
-        from .batched_clients import AtOnce
+        from .batched_clients import BatchedClients
 
-        runs = partial(_as_a_batch, AtOnce(engine), output)
+        runs = partial(_as_a_batch, BatchedClients(engine), output)
     else:
         runs = partial(_one_by_one, engine, output)
     gc.freeze()  # what a collection would find here stays
     replies.send(Ready())
     while True:
         try:
-            asked: Asked = requests.recv()
-            if asked.fresh:
+            header: RequestHeader = requests.recv()
+            if header.fresh:
                 cache.clear()
-            arrays = cache.take(asked.arrays, partial(receive_array, requests))
+            arrays = cache.take(header.arrays, partial(receive_array, requests))
         except (EOFError, OSError):  # the server's process is gone
             return
-        writer = slots.writer(asked.slot)
-        answers, sent = _run(runs, asked, arrays, writer)
-        answers = [replace(answer, error=None) if isinstance(answer, Failed) else answer for answer in answers]
+        writer = slots.writer(header.slot)
+        answers, sent = _run(runs, header, arrays, writer)
+        answers = [replace(answer, error=None) if isinstance(answer, ClientFailure) else answer for answer in answers]
         with output.lock:
             replies.send(AnswerHeader(answers, headers(sent), writer.holds_all))
             if not writer.holds_all:
@@ -203,18 +203,18 @@ def serve(
 
 
 def _run(
-    runs: Callable[[Asked, dict[str, np.ndarray]], Iterator[Answer]], asked: Asked, arrays: dict[str, np.ndarray],
-    writer: Writer,
-) -> tuple[list[Head | Failed], Mapping[str, np.ndarray]]:  # fmt: skip
+    runs: Callable[[RequestHeader, dict[str, np.ndarray]], Iterator[Answer]], header: RequestHeader,
+    arrays: dict[str, np.ndarray], writer: Writer,
+) -> tuple[list[Head | ClientFailure], Mapping[str, np.ndarray]]:  # fmt: skip
     """Run the clients of a request; return their replies, and their arrays, which are written as they come."""
-    answers: list[Head | Failed] = []
+    answers: list[Head | ClientFailure] = []
     sent: dict[str, np.ndarray] = {}
-    for client, reply, _ in runs(asked, arrays):
-        if isinstance(reply, Failed):
+    for client, reply, _ in runs(header, arrays):
+        if isinstance(reply, ClientFailure):
             answers.append(reply)
             continue
         answers.append(Head(client.id, reply.config, reply.metrics))
-        first, several = prefix(client.id, len(asked.clients)), len(asked.clients) > 1
+        first, several = prefix(client.id, len(header.clients)), len(header.clients) > 1
         # The next client trains in the same model, of which these may be views.
         sent.update({first + name: writer.put(array, changes=several) for name, array in reply.arrays.items()})
         del reply  # the next client's vector takes its memory, which is in the processor's cache
@@ -222,26 +222,26 @@ def _run(
 
 
 def _one_by_one(
-    engine: Engine, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
+    engine: Engine, output: _ForwardedOutput, header: RequestHeader, arrays: dict[str, np.ndarray]
 ) -> Iterator[Answer]:
     """Run the clients of a request one after the other."""
-    for client, config in zip(asked.clients, asked.configs, strict=True):
+    for client, config in zip(header.clients, header.configs, strict=True):
         output.begin(client.id)
-        reply = run_client(engine, asked.kind, client.id, Payload(dict(config), {}, arrays))
+        reply = run_client(engine, header.kind, client.id, Payload(dict(config), {}, arrays))
         output.flush()
         yield Answer(client, reply)
         del reply
 
 
 def _as_a_batch(
-    batch: AtOnce, output: _ForwardedOutput, asked: Asked, arrays: dict[str, np.ndarray]
+    batch: BatchedClients, output: _ForwardedOutput, header: RequestHeader, arrays: dict[str, np.ndarray]
 ) -> Iterator[Answer]:
     """Run the clients of a request at once; what one of them prints is said of the first."""
-    output.begin(asked.clients[0].id)
+    output.begin(header.clients[0].id)
     requests = []
-    for client, config in zip(asked.clients, asked.configs, strict=True):
-        theirs = arrays_of(client.id, arrays, len(asked.clients)) if asked.each else arrays
-        requests.append(Request(client, asked.kind, partial(Payload, dict(config), {}, theirs)))
+    for client, config in zip(header.clients, header.configs, strict=True):
+        theirs = arrays_of(client.id, arrays, len(header.clients)) if header.each else arrays
+        requests.append(Request(client, header.kind, partial(Payload, dict(config), {}, theirs)))
     yield from chain.from_iterable(batch.run(requests))
     output.flush()
 
@@ -291,7 +291,7 @@ class _ForwardedOutput(io.TextIOBase):
         shown = text[: max(0, self._left)] + cut
         self._left -= len(text)
         for start in range(0, len(shown), PRINTED):
-            self._pipe.send(Printed(self._client, shown[start : start + PRINTED]))
+            self._pipe.send(OutputLines(self._client, shown[start : start + PRINTED]))
 
 
 def _redirect(output: _ForwardedOutput) -> None:

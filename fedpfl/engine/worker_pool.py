@@ -22,10 +22,10 @@ import numpy as np
 from ..client.engine import Engine
 from ..core.payload import Payload
 from ..core.server_view import Client
-from .client_runner import Failed
+from .client_runner import ClientFailure
 from .slots import ArrayHeader, Slot, Slots, prefix
 from .transport import TRAIN
-from .worker import AnswerHeader, ArrayCache, Asked, Head, Printed, Ready, receive_array, send_arrays, serve
+from .worker import AnswerHeader, ArrayCache, Head, OutputLines, Ready, RequestHeader, receive_array, send_arrays, serve
 
 # Linux gives a pipe 64 KiB unless asked for more: a reply then leaves a worker in one go, and it works on at once.
 PIPE_BYTES = 1 << 20
@@ -36,17 +36,17 @@ QUICK_SECONDS = 0.05
 END_SECONDS = 2.0
 
 
-class Died(NamedTuple):
+class WorkerDeath(NamedTuple):
     """A worker process has ended while it ran some clients, or before it came to them."""
 
     clients: tuple[int, ...]
     how: str  # how the process ended; empty if it had not come to these clients
 
 
-class Finished(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a worker answered to a request."""
 
-    replies: Sequence[Head | Failed]
+    replies: Sequence[Head | ClientFailure]
     arrays: dict[str, np.ndarray]
 
 
@@ -128,7 +128,9 @@ class WorkerPool:
             worker.slots.fit(listed if each else listed * len(clients))
         slot = worker.slots.lend()
         configs = [message.config for message in messages]
-        header = pickle.dumps(Asked(worker.fresh, clients, kind, configs, listed, slot, each), pickle.HIGHEST_PROTOCOL)
+        header = pickle.dumps(
+            RequestHeader(worker.fresh, clients, kind, configs, listed, slot, each), pickle.HIGHEST_PROTOCOL
+        )
         if worker.asked and (len(header) > SMALL_HEADER or any(item.follows for item in listed)):
             worker.slots.give_back(slot)
             return False
@@ -142,14 +144,14 @@ class WorkerPool:
             send_arrays(worker.requests, [arrays[item.name] for item in listed if item.follows])
         return True
 
-    def look(self) -> Iterator[Finished | Died]:
+    def look(self) -> Iterator[WorkerAnswer | WorkerDeath]:
         """Wait for the next event; yield the answers that have come, and the workers that died."""
         for ready, _ in self._selector.select():
             number: int = ready.data
             worker = self._workers[number]
             try:
-                message: AnswerHeader | Printed | Ready = worker.replies.recv()
-                if isinstance(message, Printed):
+                message: AnswerHeader | OutputLines | Ready = worker.replies.recv()
+                if isinstance(message, OutputLines):
                     self._printed(message.client, message.text)
                     continue
                 if isinstance(message, Ready):
@@ -165,7 +167,7 @@ class WorkerPool:
                 worker.slots.fit(message.arrays)
             now = time.perf_counter()
             worker.quick, worker.since = now - worker.since < QUICK_SECONDS, now
-            yield Finished(message.replies, arrays)
+            yield WorkerAnswer(message.replies, arrays)
 
     def close(self) -> None:
         """End all workers, whatever they do."""
@@ -211,7 +213,7 @@ class WorkerPool:
         self._selector.register(from_worker, selectors.EVENT_READ, number)
         return _Worker(process, to_worker, from_worker, slots, fresh=True)
 
-    def _replace(self, number: int) -> Iterator[Died]:
+    def _replace(self, number: int) -> Iterator[WorkerDeath]:
         """Replace a worker that died; yield the clients that it ran, and those that waited."""
         worker = self._workers[number]
         self._selector.unregister(worker.replies)
@@ -223,7 +225,7 @@ class WorkerPool:
         asked = list(worker.asked)
         self._workers[number] = self._start(number)
         for place, (clients, _) in enumerate(asked):
-            yield Died(clients, "" if place else _exit_words(worker.process.exitcode))
+            yield WorkerDeath(clients, "" if place else _exit_words(worker.process.exitcode))
 
 
 def same_arrays(messages: Sequence[Payload]) -> bool:

@@ -19,11 +19,11 @@ from ..core.payload import Payload
 from ..core.settings import Value
 from ..rules.running_mean import group_size
 from ..setup.config import Config
-from .client_runner import Answer, Failed, engine_here, trains_together
+from .client_runner import Answer, ClientFailure, engine_here, trains_together
 from .slots import MAX_BYTES, MAX_SLOTS, arrays_of
 from .transport import TRAIN, Request
 from .worker import Head
-from .worker_pool import Died, WorkerPool, same_arrays
+from .worker_pool import WorkerDeath, WorkerPool, same_arrays
 
 # How many replies may wait for their turn, so that a thousand large models are never in memory together.
 WAITING_BYTES = 128 * 2**20
@@ -80,9 +80,9 @@ class WorkerProcesses:
         # Groups whose turn comes soon, and clients of them that are asked alone: (rank, first client, requests).
         ready: list[tuple[int, int, Sequence[Request]]] = []
         opened = done = 0
-        made: dict[int, Payload] = {}
+        payloads: dict[int, Payload] = {}
         repeats: dict[int, int] = {}
-        arrived: dict[int, Payload | Failed] = {}
+        arrived: dict[int, Payload | ClientFailure] = {}
         while done < len(groups):
             while opened < min(len(groups), done + self._window(kind)):
                 heapq.heappush(ready, (ranks[opened], groups[opened][0].client.id, groups[opened]))
@@ -90,9 +90,9 @@ class WorkerProcesses:
             while ready and (worker := pool.free()) is not None:
                 part = ready[0][2]
                 for request in part:
-                    if request.client.id not in made:
-                        made[request.client.id] = request.make()
-                messages = [made[request.client.id] for request in part]
+                    if request.client.id not in payloads:
+                        payloads[request.client.id] = request.make()
+                messages = [payloads[request.client.id] for request in part]
                 if not self._together and not same_arrays(messages):
                     _, _, part = heapq.heappop(ready)
                     for request in part:
@@ -102,7 +102,7 @@ class WorkerProcesses:
                     break
                 heapq.heappop(ready)
             for event in pool.look():
-                if isinstance(event, Died):
+                if isinstance(event, WorkerDeath):
                     first, alone = event.clients[0], len(event.clients) == 1
                     if not event.how:
                         requests = [by_client[number][1] for number in event.clients]
@@ -111,15 +111,15 @@ class WorkerProcesses:
                     # Which one of several it was will show.
                     repeats[first] = repeats.get(first, 0) + alone
                     if alone and repeats[first] > MAX_REPEATS:
-                        arrived[first] = Failed(first, f"its worker process {event.how}, {repeats[first]} times")
-                        del made[first]
+                        arrived[first] = ClientFailure(first, f"its worker process {event.how}, {repeats[first]} times")
+                        del payloads[first]
                         continue
                     for number in event.clients:
                         heapq.heappush(ready, _alone(by_client, number))
                     continue
                 self._note(kind, event.arrays)
                 for reply in event.replies:
-                    del made[reply.client]
+                    del payloads[reply.client]
                     if isinstance(reply, Head):
                         arrays = arrays_of(reply.client, event.arrays, len(event.replies))
                         arrived[reply.client] = Payload(dict(reply.config), reply.metrics, arrays)

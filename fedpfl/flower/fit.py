@@ -181,7 +181,7 @@ def client_app(
     ...     return x, (x[:, 0] > 0).astype("int64")
     >>> app = strategies.client_app(model="mlp", data=data, num_classes=2)
     """
-    answering = _Answering(method, model, data, keys, head, state_dir, bool(mods), settings)
+    answering = _MessageHandler(method, model, data, keys, head, state_dir, bool(mods), settings)
     app = ClientApp()
     app.query()(answering.answer)
     app.train(mods=mods)(answering.answer)
@@ -189,7 +189,7 @@ def client_app(
     return app
 
 
-class _Answering:
+class _MessageHandler:
     """The answer of :func:`client_app` to a message."""
 
     def __init__(self, *made_of: Any) -> None:
@@ -200,7 +200,7 @@ class _Answering:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as what it was made of; Flower's ``run_simulation`` pickles an app."""
-        return _Answering, self._made_of
+        return _MessageHandler, self._made_of
 
     def answer(self, message: Message, context: Context) -> Message:
         """Answer a message."""

@@ -37,7 +37,7 @@ TOLD_EVERY = 10.0
 
 
 @dataclass
-class Form:
+class MessageForm:
     """What messages and replies are like in Flower's loop."""
 
     arrays_key: str = "arrays"
@@ -53,7 +53,9 @@ class HooksTransport(GridMembers):
     they have been asked for their task.
     """
 
-    def __init__(self, grid: Grid, settings: str, form: Form, split: Split | None, life: str, available: int) -> None:
+    def __init__(
+        self, grid: Grid, settings: str, form: MessageForm, split: Split | None, life: str, available: int
+    ) -> None:
         super().__init__(grid, settings)
         self.form, self.split, self._life, self._available = form, split, life, available
         self.settings = settings  # as text, which may change from round to round
@@ -125,10 +127,10 @@ class HooksTransport(GridMembers):
 
     def _wait(self) -> None:
         """Wait until as many nodes are there as are wanted."""
-        told = -TOLD_EVERY
+        last_notice = -TOLD_EVERY
         while len(present := set(self._grid.get_node_ids())) < self._available:
-            if time.monotonic() - told > TOLD_EVERY:
-                told = time.monotonic()
+            if time.monotonic() - last_notice > TOLD_EVERY:
+                last_notice = time.monotonic()
                 logger.log(INFO, "waiting for nodes: %d of at least %d are there", len(present), self._available)
             time.sleep(min(1.0, TOLD_EVERY))
         self.online = present
@@ -261,7 +263,7 @@ class HooksTransport(GridMembers):
         return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 
 
-class ByShares(ClientSampling):
+class SamplingByShares(ClientSampling):
     """Draws clients whose nodes are there, to train and to be tested."""
 
     def __init__(self, settings: RunSettings, transport: HooksTransport, least: int, tested: tuple[float, int]) -> None:

@@ -49,7 +49,7 @@ Mod = Callable[[Message, Context, CallNext], Message]
 _state_dir: ContextVar[str | Path | None] = ContextVar("state_dir", default=None)
 
 
-class LostError(StateError):
+class LostArraysError(StateError):
     """The arrays that a client kept after a round are not where they were."""
 
 
@@ -115,7 +115,7 @@ def state_dir_of(state_dir: str | Path | None) -> str | Path | None:
 
 def refused(message: Message, error: FedpflError) -> Message:
     """Return the reply that is an error, in one line."""
-    code = LOST_ARRAYS if isinstance(error, LostError) else CLIENT_APP_RAISED_EXCEPTION
+    code = LOST_ARRAYS if isinstance(error, LostArraysError) else CLIENT_APP_RAISED_EXCEPTION
     logger.log(WARNING, "fedpfl: %s", error)
     return Message(Error(code, printable(str(error), 500)), reply_to=message)
 
@@ -201,17 +201,17 @@ class _PersonalAnswer:
     def _take(self, reply: Message, whole: ArrayRecord, personal: Mapping[str, np.ndarray]) -> None:
         """Take this node's own arrays out of a reply, and keep them."""
         name, sent = arrays_of(reply.content)
-        kept = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
-        if missing := [key for key in personal if key not in kept]:
+        personal_sent = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
+        if missing := [key for key in personal if key not in personal_sent]:
             raise LayoutError(f"the reply lacks {missing[0]!r}, which stays on this node: it must have the whole model")
-        if not all(np.isfinite(array).all() for array in kept.values() if array.dtype.kind == "f"):
+        if not all(np.isfinite(array).all() for array in personal_sent.values() if array.dtype.kind == "f"):
             number = self._told["server-round"]
             raise StateError(f"the training diverged in round {number}: arrays that stay on this node are not finite")
         if all(whole[key].data == array.data for key, array in sent.items() if key in whole):
             warning = "fedpfl: none of the arrays changed in round %s: was the reply made before the training?"
             logger.log(WARNING, warning, self._told["server-round"])
-        self._node.keep(kept, int(self._told["round"]), int(self._told["personal-round"]))
-        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in kept})
+        self._node.keep(personal_sent, int(self._told["round"]), int(self._told["personal-round"]))
+        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in personal_sent})
 
 
 def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
@@ -299,7 +299,7 @@ class NodeFiles(ClientState):
     def load(self, server_round: int) -> dict[str, np.ndarray]:
         """Return the arrays that the node held after a round."""
         if not self.path(server_round).is_file():
-            raise LostError(f"the personal arrays of round {server_round} are not in {self.folder}")
+            raise LostArraysError(f"the personal arrays of round {server_round} are not in {self.folder}")
         return super().load(server_round)
 
     def begin_anew(self) -> None:
@@ -356,7 +356,7 @@ class ContextState(ClientState):
         record = self._records.array_records.get(f"{self._prefix}/round-{server_round}")
         if record is None:
             lost = "a SuperNode that is started again has lost them; give state_dir to keep them"
-            raise LostError(f"the personal arrays of round {server_round} are not here: {lost}")
+            raise LostArraysError(f"the personal arrays of round {server_round} are not here: {lost}")
         return {name: numpy_of(name, array) for name, array in record.items()}
 
     def save(self, arrays: Mapping[str, np.ndarray], server_round: int, started_from: int) -> None:

@@ -99,7 +99,7 @@ class Nodes:
         deadline = time.monotonic() + self._settings.node_timeout
         answers: Answers = {}
         expected, seen, changed = num_clients, set[int](), time.monotonic()
-        told = (0, 0, time.monotonic())
+        last_notice = (0, 0, time.monotonic())
         over = False
         while not over:
             nodes = self._stable_nodes(deadline) or sorted(self._grid.get_node_ids())
@@ -111,8 +111,8 @@ class Nodes:
             answers.update(self._query([n for n in nodes if n not in answers and n not in self._left_out], deadline))
             expected = self._leave_out_mismatches(answers, num_clients) or expected
             over = time.monotonic() > deadline
-            if (now := (len(answers), expected)) != told[:2] or time.monotonic() - told[2] > TOLD_EVERY:
-                told = (*now, time.monotonic())
+            if (now := (len(answers), expected)) != last_notice[:2] or time.monotonic() - last_notice[2] > TOLD_EVERY:
+                last_notice = (*now, time.monotonic())
                 if len(answers) < (expected or len(seen)):
                     notice = "fedpfl: %d of %d clients are there; waiting up to %.0f s for the others (min-clients)"
                     logger.log(INFO, notice, len(answers), expected or len(seen), deadline - time.monotonic())
@@ -216,9 +216,9 @@ class Nodes:
         unnumbered = sorted(node for node, answer in answers.items() if UNNUMBERED in answer.config)
         if not unnumbered:
             return answers
-        taken = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
-        taken |= {int(client) for client in self.identities}
-        free = (number for number in range(expected) if number not in taken)
+        used = {int(answer.config["client"]) for answer in answers.values() if UNNUMBERED not in answer.config}
+        used |= {int(client) for client in self.identities}
+        free = (number for number in range(expected) if number not in used)
         numbers = dict(zip(unnumbered, free, strict=False))
         for node in set(unnumbered) - numbers.keys():
             del answers[node]

@@ -32,7 +32,7 @@ from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener, require_listeners
 from ..engine.options.norm_limit import limit_of
 from ..engine.options.privacy import server_privacy
-from ..engine.reply_numbers import Expected
+from ..engine.reply_numbers import ExpectedReply
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import TRAIN
 from ..methods import Method
@@ -57,7 +57,7 @@ from .flowers_loop import (
     tell_unsent,
 )
 from .grid_transport import FlowerTransport
-from .hooks_transport import SAMPLES, ByShares, Form, HooksTransport
+from .hooks_transport import SAMPLES, HooksTransport, MessageForm, SamplingByShares
 from .messages import NOT_SENT, Names, from_named, numpy_of, read_settings, settings_text
 from .split import Split
 
@@ -485,7 +485,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             always["phases"] = True
         if self._flowers_mu:
             always["proximal-mu"] = self.config.method.settings.mu
-        form = Form(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, always)
+        form = MessageForm(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key, always)
         least = max(available, self.min_train_nodes)
         if self.model is None:
             before = self._split
@@ -518,7 +518,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         limit = limit_of(self.config, extras)
         limit.factor = limit.factor if limited else 0.0
         run = self.config.run
-        sampling = ByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
+        sampling = SamplingByShares(run, way, self.min_train_nodes, (self.fraction_evaluate, self.min_evaluate_nodes))
         private = []
         if self.config.wants(PrivacyOption):
             private.append(server_privacy(self.config, rule, self.state_key))
@@ -704,7 +704,7 @@ def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
 
 
 @dataclass(frozen=True)
-class Weighted(Expected):
+class Weighted(ExpectedReply):
     """Expects one number, the weight of a reply; all others may be anything.
 
     It is at most ``most``. If ``is_asked``, clients have said before round 1 how many samples they have, and it is at

@@ -102,7 +102,7 @@ class FedSelect(Method):
         local.notes["before"] = {name: array.clone() for name, array in params.items()}
         marked = any(bool(array.any()) for array in mask.values())
         epochs = self.training.local_epochs
-        phases = [Held(mask, 1)] * marked + [Held(mask, 0)]
+        phases = [MaskedPhase(mask, 1)] * marked + [MaskedPhase(mask, 0)]
         return [Phase(everything, epochs, project=held.project, during=held.during) for held in phases]
 
     @torch.no_grad()
@@ -135,7 +135,7 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
     return {name: torch.where(mask[name] == 1, trained[name], array) for name, array in model.named_parameters()}
 
 
-class Held:
+class MaskedPhase:
     """Trains the values with one mark (``kind``, 0 or 1) in a phase, and puts the others back after each step."""
 
     def __init__(self, mask: Mapping[str, Tensor], kind: int) -> None:

@@ -119,7 +119,7 @@ class _StoredModels:
         self.more = tests_more_than_arrays(self.config.method)
         path = folder.path / CLIENTS
         self.rows: Mapping[str, np.ndarray] = read_arrays(path) if path.is_file() else {}
-        self.blanks: dict[tuple[int, str], _Blank] = {}
+        self.blanks: dict[tuple[int, str], _EmptyModel] = {}
 
     @cached_property
     def checkpoint(self) -> tuple[int, Stored]:
@@ -310,7 +310,7 @@ def _shared_model(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, T
     return arrays if arrays.keys() == wanted.keys() and fits else None
 
 
-class _Blank(NamedTuple):
+class _EmptyModel(NamedTuple):
     """A model to load clients into, its first personal arrays, and the model without the method's changes."""
 
     model: nn.Module
@@ -321,9 +321,9 @@ class _Blank(NamedTuple):
 
 def _blank(
     config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int, stored: dict[str, np.ndarray]
-) -> _Blank:
+) -> _EmptyModel:
     model, sharing = assemble(config, input_shape, num_classes, vocabulary=vocabulary)
     initial = sharing.get_personal()
     sharing.accept(stored)
     plain = plain_model(config, input_shape, num_classes, vocabulary)
-    return _Blank(model, sharing, initial, plain)
+    return _EmptyModel(model, sharing, initial, plain)

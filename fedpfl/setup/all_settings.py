@@ -44,15 +44,15 @@ def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
 
     ``look`` for methods in installed packages as well.
     """
-    found = {title: s.by_key(cls) for title, cls in _common()}
-    found[SEVERAL] = {}
+    titled = {title: s.by_key(cls) for title, cls in _common()}
+    titled[SEVERAL] = {}
     listed: set[str] = set()
     for name, cls in settings_of_methods(look).items():
         of_method = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
-        found[SEVERAL].update({key: of for key, of in of_method.items() if of.metadata["of"] == ""})
-        found[f"{METHOD}{name}"] = {key: of for key, of in of_method.items() if of.metadata["of"] != ""}
+        titled[SEVERAL].update({key: of for key, of in of_method.items() if of.metadata["of"] == ""})
+        titled[f"{METHOD}{name}"] = {key: of for key, of in of_method.items() if of.metadata["of"] != ""}
         listed |= of_method.keys()
-    return {title: section for title, section in found.items() if section}
+    return {title: section for title, section in titled.items() if section}
 
 
 def all_settings(look: bool = True) -> dict[str, Field[Any]]:
@@ -149,9 +149,9 @@ def _tagged(tag: str) -> frozenset[str]:
 def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> dict[str, str]:
     """Return the paths among settings, of those with these keys, by key; one that names code instead is none."""
     keys = tagged("place") if keys is None else keys
-    given = {key: str(values[key]) for key in sorted(keys) if values.get(key)}
+    texts = {key: str(values[key]) for key in sorted(keys) if values.get(key)}
     code = functions()
-    return {key: place for key, place in given.items() if key not in code or not references.is_reference(place)}
+    return {key: place for key, place in texts.items() if key not in code or not references.is_reference(place)}
 
 
 def at_home(values: Mapping[str, Any]) -> dict[str, Any]:

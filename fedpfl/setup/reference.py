@@ -149,14 +149,14 @@ def strategies_stub() -> str:
         "",
     ]
     for method in methods().values():
-        own = [f"{field.name}: {_type_of(field)} = ..." for field in dataclasses.fields(method.Settings)]
+        fields = [f"{field.name}: {_type_of(field)} = ..." for field in dataclasses.fields(method.Settings)]
         first = (inspect.getdoc(method) or method.name).splitlines()[0]
         lines += [
             f"class {method.__name__}(MethodStrategy):",
             f'    """{first}"""' if "\\" not in first else f'    r"""{first}"""',
             "    def __init__(",
             f"        self, {', '.join(FLOWERS)},",
-            f"        *, {', '.join((*OURS, *own))}, **settings: Any,",
+            f"        *, {', '.join((*OURS, *fields))}, **settings: Any,",
             "    ) -> None: ...",
             "",
         ]

@@ -96,10 +96,12 @@ def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
     """
     for prefix, module in list(model.named_modules()):
         path = f"{prefix}." if prefix else ""
-        own = dict(module.named_parameters(recurse=False))
-        still = [name for name in own if not trains(path + name)]
-        kept = [name for name in module.state_dict() if "." not in name and name not in own]
-        still += [name for name in kept if (len(still) == len(own) if own else not trains(path + name))]
+        parameters = dict(module.named_parameters(recurse=False))
+        still = [name for name in parameters if not trains(path + name)]
+        buffers = [name for name in module.state_dict() if "." not in name and name not in parameters]
+        still += [
+            name for name in buffers if (len(still) == len(parameters) if parameters else not trains(path + name))
+        ]
         moving = {path + name for name in still} & {*getattr(model, "moving", ())}
         if moving and not isinstance(module, _BatchNorm):  # whose statistics rest once they are frozen
             allowed = f"changes {min(moving)} as it trains, which is frozen: make it a buffer, or let its layer train"

@@ -118,23 +118,23 @@ class Turns:
 
     def stacked(self, members: Sequence[Member]) -> dict[str, Tensor]:
         """Return the arrays of clients, one behind the other."""
-        given = [member.given for member in members]
-        first = given[0]
-        if first is None or any(one is None or not first.shared.same_as([one.shared]) for one in given):
+        starts = [member.given for member in members]
+        first = starts[0]
+        if first is None or any(one is None or not first.shared.same_as([one.shared]) for one in starts):
             for member in members:
                 if member.given is not None:
                     self.put(member)
                     self.take(member)
             return {name: torch.stack([member.arrays[name] for member in members]) for name in self.arrays}
-        found = {}
+        rows = {}
         for name, like in self.arrays.items():
             if name not in first.shared and name in first.personal:
-                own = torch.from_numpy(np.stack([cast(RoundStart, one).personal[name] for one in given]))
-                found[name] = own.reshape(len(given), *like.shape).to(like.device, like.dtype)
+                personal = torch.from_numpy(np.stack([cast(RoundStart, one).personal[name] for one in starts]))
+                rows[name] = personal.reshape(len(starts), *like.shape).to(like.device, like.dtype)
             else:
                 array = first.shared[name] if name in first.shared else like.detach()
-                found[name] = array.expand(len(given), *like.shape).contiguous()
-        return found
+                rows[name] = array.expand(len(starts), *like.shape).contiguous()
+        return rows
 
     def set(self, attributes: Mapping[tuple[int, str], Any]) -> None:
         """Give modules attributes of a client."""
@@ -294,7 +294,7 @@ class _Run:
         # A graph repeats what happens on the GPU, and nothing else.
         on_gpu = all(tensor.is_cuda for tensor in (params[0], *self.merged.leaves))
         with_graphs = on_gpu and _may_be_captured(parts)
-        captured: dict[Any, _Captured] = {}
+        captured: dict[Any, _CapturedStep] = {}
         with ExitStack() as stack:
             norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))
             for tick, found in enumerate(groups):
@@ -315,7 +315,7 @@ class _Run:
                     alike[shape] -= 1
                     # The first step of a shape runs as it is; what libraries set up for it is no part of a graph.
                     if with_graphs and shape is not None and alike[shape] >= _STEPS_OF_A_GRAPH:
-                        made = _Captured(partial(self._step, rows, parts=done), batch, masks)
+                        made = _CapturedStep(partial(self._step, rows, parts=done), batch, masks)
                         with_graphs = made.worked
                         if with_graphs:
                             captured[shape] = made
@@ -449,10 +449,10 @@ class _Run:
         """Return the momentum that clients have kept, stacked."""
         if not self.settings.momentum:
             return None
-        kept = [None if m.velocity is None else m.velocity.get(self.place, {}) for m in self.members]
+        velocities = [None if m.velocity is None else m.velocity.get(self.place, {}) for m in self.members]
         zeros = {name: torch.zeros_like(array[0]) for name, array in self.stacked.items() if name in set(self.names)}
         return {
-            name: torch.stack([zero if of_one is None else of_one.get(name, zero) for of_one in kept])
+            name: torch.stack([zero if of_one is None else of_one.get(name, zero) for of_one in velocities])
             for name, zero in zeros.items()
         }
 
@@ -503,7 +503,7 @@ class Holder(nn.Module):
         return found
 
 
-class _Captured:
+class _CapturedStep:
     """A step as a CUDA graph: its kernels are started by one call, on other samples each time.
 
     ``worked`` tells whether it could be captured. Nothing has been computed then.
@@ -604,11 +604,11 @@ class _Batches:
         assert self.augment is not None
         generators = [self._generators[client] for client in clients]
         if self.augment is flip_crop:
-            return flip_crop(x, cast(Any, _Joined(generators)))
+            return flip_crop(x, cast(Any, _JoinedGenerators(generators)))
         return torch.cat([self.augment(part, rng) for part, rng in zip(torch.split(x, size), generators)])
 
 
-class _Joined:
+class _JoinedGenerators:
     """Draws for several clients at once what the generator of each would."""
 
     def __init__(self, generators: Sequence[np.random.Generator]) -> None:

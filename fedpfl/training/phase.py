@@ -162,5 +162,5 @@ class Phase:
     def adjusted(self, settings: TrainingSettings) -> TrainingSettings:
         """Return the settings with the phase's own optimiser, momentum and weight decay where it has them."""
         names = ("optimizer", "momentum", "weight_decay")
-        own = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(settings, **own) if own else settings
+        fields = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(settings, **fields) if fields else settings

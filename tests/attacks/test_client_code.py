@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import FEW_SAMPLES, federation, run_federation
 
-from fedpfl.client.batched_training import Together
+from fedpfl.client.batched_training import BatchedTraining
 from fedpfl.client.engine import HANDLERS
 from fedpfl.client.forks import in_one_process
 from fedpfl.core.errors import FedpflError
@@ -80,14 +80,14 @@ def test_a_client_that_leaves_a_copy_of_its_process_behind_fails(tmp_path, misbe
 
 
 def test_a_client_of_a_batch_that_leaves_a_copy_behind_fails_alone(tmp_path, monkeypatch):
-    begin = Together._begin
+    begin = BatchedTraining._begin
 
     def forks(together, client, message):
         if (client, message.config["round"]) == (BAD, 1):
             os.fork()
         return begin(together, client, message)
 
-    monkeypatch.setattr(Together, "_begin", forks)
+    monkeypatch.setattr(BatchedTraining, "_begin", forks)
     assert "made 1 process by os.fork and did not wait" in run(tmp_path, 0, clients_at_once=CLIENTS)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)

@@ -11,7 +11,7 @@ from support import FEW_SAMPLES, each_method, federation, needed, quick, run_fed
 from torch import nn
 
 from fedpfl.client import batched_evaluation
-from fedpfl.client.batched_training import ClientsAtOnce, Together, _are_finite
+from fedpfl.client.batched_training import BatchedTraining, ClientsAtOnce, _are_finite
 from fedpfl.client.engine import Engine
 from fedpfl.core.checksummed_files import read_arrays
 from fedpfl.engine.rounds import RoundLoop
@@ -240,13 +240,13 @@ def test_clients_whose_predictions_depend_on_the_batch_are_tested_in_batches_of_
 
 
 def test_no_client_waits_for_a_garbage_collection(tmp_path, monkeypatch):
-    rounds, run_batch = [], Together._run
+    rounds, run_batch = [], BatchedTraining._run
 
     def noting(together, clients, *others):
         rounds.extend(weakref.ref(client.training.local) for client in clients)
         run_batch(together, clients, *others)
 
-    monkeypatch.setattr(Together, "_run", noting)
+    monkeypatch.setattr(BatchedTraining, "_run", noting)
     gc.disable()
     try:
         run(tmp_path, "together", CLIENTS, method="fedper", **FEW_SAMPLES)
@@ -266,7 +266,7 @@ def test_a_reply_that_is_refused_is_no_part_of_the_sum(tmp_path, monkeypatch):
         return reply
 
     monkeypatch.setattr(Engine, "end_training", ending)
-    monkeypatch.setattr(Together, "train", with_a_long_vector(Together.train))
+    monkeypatch.setattr(BatchedTraining, "train", with_a_long_vector(BatchedTraining.train))
     arrays, lines, *_ = run(tmp_path, "here", 4, **FEW_SAMPLES)
     for line in lines:
         assert line["failed"].keys() == {"1", "3"}

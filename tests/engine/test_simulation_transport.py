@@ -26,7 +26,7 @@ from fedpfl.engine import slots, worker, worker_pool, worker_schedule
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.engine.transport import Request, count_bytes
 from fedpfl.engine.worker import ArrayCache, ArrayHeader, Head
-from fedpfl.engine.worker_pool import Finished
+from fedpfl.engine.worker_pool import WorkerAnswer
 from fedpfl.flower.messages import to_content
 from fedpfl.rules import Rule, running_mean
 from fedpfl.setup.config import Config
@@ -212,7 +212,7 @@ class Order:
         return len(self.asked) < 1000
 
     def look(self):
-        yield Finished([Head(self.asked.pop(), {}, {})], {"shared": np.zeros(1000, np.float32)})
+        yield WorkerAnswer([Head(self.asked.pop(), {}, {})], {"shared": np.zeros(1000, np.float32)})
 
     def close(self):
         pass

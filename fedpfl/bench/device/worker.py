@@ -109,7 +109,7 @@ class LastReplies:
             self._frames.popitem(last=False)
 
 
-class _Digested:
+class _HashedStream:
     """A stream whose bytes are hashed as they are read."""
 
     def __init__(self, stream: BufferedIOBase) -> None:
@@ -127,7 +127,7 @@ class _Digested:
 
 
 def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) -> None:
-    digested = _Digested(stream)
+    digested = _HashedStream(stream)
     try:
         header, message = protocol.read(digested)
     except protocol.VersionError as error:

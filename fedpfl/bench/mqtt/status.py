@@ -151,12 +151,12 @@ class Board:
         That is ``state``, the highest ``temperature`` (°C), free ``memory`` (MiB), ``power`` (mW), and how many seconds
         ago the device was ``heard``; None where it is not reported, or was not heard yet.
         """
-        found = []
+        devices = []
         for name, node in sorted(self.nodes.items()):
             known = node.get("telemetry", {})
             memory = known.get("memory_mib")
             free = memory.get("available") if isinstance(memory, dict) else None
-            found.append({
+            devices.append({
                 "name": name,
                 "state": self._state(node.get("presence", {}), node.get("heard", self._since), "?"),
                 "temperature": max(_numbers(known.get("temperature_c")), default=None),
@@ -164,7 +164,7 @@ class Board:
                 "power": total_power(_named_numbers(known.get("power_mw"))),
                 "heard": self._clock() - node["heard"] if "heard" in node else None,
             })  # fmt: skip
-        return found
+        return devices
 
     def _draw_nodes(self) -> RenderableType:
         table = _table("device", "state", "temperature", "memory free", "power", "heard")
@@ -186,8 +186,10 @@ class Board:
         return table
 
     def _draw_clients(self) -> RenderableType:
-        found = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
-        return _text("clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in found) if found else "")
+        devices = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
+        return _text(
+            "clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in devices) if devices else ""
+        )
 
 
 def _table(*columns: str) -> Table:

@@ -16,32 +16,32 @@ from ..option_hooks import ClientPart
 
 def parts_of(engine: Any, config: Config) -> list[ClientPart]:
     """Return the parts that see a client's training and tests."""
-    made: list[type[ClientPart]] = []
+    parts: list[type[ClientPart]] = []
     if config.wants(PrivacyOption):
         from .privacy import ClientPrivacy
 
-        made.append(ClientPrivacy)
+        parts.append(ClientPrivacy)
     if config.wants(EvaluateGlobalOption):
         from .evaluate_global import ClientMeanModel
 
-        made.append(ClientMeanModel)
+        parts.append(ClientMeanModel)
     if config.wants(DiagnosticsOption):
-        from .diagnostics import Movement
+        from .diagnostics import PersonalMovement
 
-        made.append(Movement)
+        parts.append(PersonalMovement)
     if config.wants(KeepMomentumOption):
         from .keep_momentum import KeptMomentum
 
-        made.append(KeptMomentum)
+        parts.append(KeptMomentum)
     if config.wants(EvaluateTrainedOption):
-        from .evaluate_global import Trained
+        from .evaluate_global import TrainedModelTest
 
-        made.append(Trained)
+        parts.append(TrainedModelTest)
     if config.wants(DeviceModelOption):
         from .device_models import KeptModels
 
-        made.append(KeptModels)
-    return [part(engine) for part in made]
+        parts.append(KeptModels)
+    return [part(engine) for part in parts]
 
 
 def of_client(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config] | None:

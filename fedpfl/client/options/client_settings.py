@@ -14,14 +14,14 @@ from ...setup.options.client_settings import UNLIKE, tables
 def own_settings(config: Config, names: Sequence[str]) -> Callable[[Config, int], Config]:
     """Return a function for the settings of a client; ``names`` are those of the clients in the data, if any."""
     every = {client_in(text, names): table for text, table in tables(config).items()}
-    made: dict[int, Config] = {}
+    configs: dict[int, Config] = {}
 
     def settings_of(usual: Config, client: int) -> Config:
-        if client not in made:
+        if client not in configs:
             table = every.get(client, {})
             values = {key.replace("-", "_"): value for key, value in table.items() if key in UNLIKE}
-            made[client] = _with_training(usual, values) if values else usual
-        return made[client]
+            configs[client] = _with_training(usual, values) if values else usual
+        return configs[client]
 
     return settings_of
 

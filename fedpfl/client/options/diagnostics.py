@@ -13,7 +13,7 @@ from ..option_hooks import ClientPart, Training
 FIRST = "first/"
 
 
-class Movement(ClientPart):
+class PersonalMovement(ClientPart):
     """Has a client keep its personal part of before its first round, and measures how far it has moved since."""
 
     @property

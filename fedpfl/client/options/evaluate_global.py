@@ -62,7 +62,7 @@ class ClientMeanModel(ClientPart):
         return metrics_of("global", score)
 
 
-class Trained(ClientPart):
+class TrainedModelTest(ClientPart):
     """Tests a client's model as it was trained (``evaluate-trained``)."""
 
     @property

@@ -26,6 +26,6 @@ class KeptMomentum(ClientPart):
     def end(self, training: Training) -> Mapping[str, float]:
         """Have it stored."""
         for place, arrays in (training.momentum or {}).items():
-            kept = {f"{MOMENTUM}{place}/{name}": array.cpu().numpy() for name, array in arrays.items()}
-            training.kept.update(kept)
+            arrays_by_name = {f"{MOMENTUM}{place}/{name}": array.cpu().numpy() for name, array in arrays.items()}
+            training.kept.update(arrays_by_name)
         return {}

@@ -215,7 +215,7 @@ def _numbers(
     if not inputs:
         there = in_short(table.column_names)
         raise DataError(f"{path}: no column of images or numbers besides the labels; it has {there}")
-    made: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     widths: list[tuple[tuple[int, ...], ...]] = []
     for start, columns in _batches(table, list(inputs), "numpy"):
         pieces = [_checked(path, start, name, columns[name], settings) for name in inputs]
@@ -234,8 +234,8 @@ def _numbers(
             if now != before:
                 raise DataError(f"{path}, row {start + 1}, column {name!r}: has {_times(now)} numbers, rows before it "
                                 f"{_times(before)}")  # fmt: skip
-        made.append(piece)
-    x = samples_of(np.concatenate(made), str(path), gaps=settings.fills_gaps)
+        arrays.append(piece)
+    x = samples_of(np.concatenate(arrays), str(path), gaps=settings.fills_gaps)
     if x.ndim > 2:
         return x, ()
     counts = {name: range(*shape) if shape else None for name, shape in zip(inputs, widths[0])}

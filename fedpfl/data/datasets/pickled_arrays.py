@@ -24,7 +24,7 @@ MAX_BYTES, MAX_VALUES = 2**31, 10_000_000
 FEW_BYTES = 2**26
 
 
-class _Left:
+class _Allowance:
     """How many values and bytes may still be made of a file."""
 
     def __init__(self, size: int) -> None:
@@ -96,7 +96,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
     """Python's own reader, as the one in C believes numbers of places in its memory. No opcode makes other objects."""
 
-    def __init__(self, content: bytes, left: _Left) -> None:
+    def __init__(self, content: bytes, left: _Allowance) -> None:
         super().__init__(io.BytesIO(content))
         self.left = left
 
@@ -133,13 +133,13 @@ def read_restricted(content: bytes, path: Path) -> Any:
     if len(content) > MAX_BYTES:
         raise DataError(f"{path}: has more than {MAX_BYTES >> 30} GiB")
     try:
-        return _plain(_Reader(content, _Left(len(content))).load(), 0, _Left(len(content)))
+        return _plain(_Reader(content, _Allowance(len(content))).load(), 0, _Allowance(len(content)))
     except Exception as error:  # of any kind: what damaged opcodes do to stand-ins
         reason = words_of(error) or type(error).__name__
         raise DataError(f"{path}: is not read: {reason}; only arrays of numbers are, and no code is run") from error
 
 
-def _plain(thing: Any, depth: int, left: _Left) -> Any:
+def _plain(thing: Any, depth: int, left: _Allowance) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("has too many values in one another")
     if isinstance(thing, _Array):

@@ -212,12 +212,12 @@ class _Reading:
             return list(range(length))  # each sample once; the order is fedpfl's
         self._said[f"its samples are those that its {kind.__name__} drew once, before round 1, for all epochs"] = None
         parts = (loader, sampler, getattr(sampler, "sampler", None))
-        kept = [
+        states = [
             (value, value.get_state()) for part in parts for value in getattr(part, "__dict__", {}).values()
             if isinstance(value, sys.modules["torch"].Generator)
         ]  # fmt: skip
         draws = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
-        for generator, state in kept:
+        for generator, state in states:
             generator.set_state(state)
         repeated = _repeated(draws)
         if repeated:

@@ -48,7 +48,7 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         agreed = agree_with(config, descriptions, task)
         folder.add_identities(transport.identities())
         rule = _rule(config, agreed, task, stored)
-        loop = _Afterwards.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
+        loop = _LoopAfterTheEnd.of(config, folder, rule, extras_of(config, agreed.model, agreed.sharing))
         there = {client.id: client for client in agreed.clients if not client.absent}
         missed = [there[client.id] for client in loop.missed(folder) if client.id in there]
         new = [client for client in there.values() if client.id not in folder.history().clients()]
@@ -72,11 +72,11 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
     return folder
 
 
-class _Afterwards(RoundLoop):
+class _LoopAfterTheEnd(RoundLoop):
     """Asks clients with the arrays of a run's end."""
 
     @classmethod
-    def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _Afterwards:
+    def of(cls, config: Config, folder: RunFolder, rule: Rule, extras: Extras) -> _LoopAfterTheEnd:
         """Return the loop of a run that is over."""
         task = folder.task()
         return cls(

@@ -21,7 +21,7 @@ from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance,
 from ...setup.config import Config
 from ...setup.options.norm_limit import NormLimitSettings
 from ...setup.options.privacy import PrivacySettings
-from ..listener import Listener, Read, Server
+from ..listener import CheckedReply, Listener, Server
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,7 +121,7 @@ class NormLimit(Listener):
         """Whether only the other updates of the round tell how far models have to go."""
         return self.targets and self.factor > 0 and PARAMETERS not in self._medians
 
-    def compare(self, replies: Sequence[Read]) -> Mapping[Client, str]:
+    def compare(self, replies: Sequence[CheckedReply]) -> Mapping[Client, str]:
         """Refuse what is far larger than the median of the round."""
         refused: dict[Client, str] = {}
         if self._waits:

@@ -102,21 +102,21 @@ class FedDecomp(Method):
         decomposed = taus(model)
         names = [name for name, param in model.named_parameters() if param.dim() > 1 and not _low_rank(name)]
         layers = dict.fromkeys(name.rpartition(".")[0] for name in names if name not in decomposed)
-        said = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
+        lines = [f"feddecomp: no low-rank part in {', '.join(layers)}: these weights are σ alone"] if layers else []
         if self.settings.variant in IN_TURN and self.lora_epochs == 0:
-            said.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
+            lines.append("feddecomp: feddecomp-lora-epochs = 0: τ never trains and stays 0")
         steps = first_steps(model)
         asleep = [name for name, step in steps.items() if step < ASLEEP]
         if 2 * len(asleep) > len(steps):
-            said.append(
+            lines.append(
                 f"feddecomp: τ sleeps in {', '.join(asleep)}: a first step moves it less than {ASLEEP:g} times as far "
                 "as σ; the model is nearly FedAvg's until it wakes (tau-per-sigma in the metrics tells)"
             )
         if self._one_epoch:
-            said.append(
+            lines.append(
                 "feddecomp: local-epochs = 1: τ and σ train together; the paper's alternation needs at least 2 epochs"
             )
-        return said
+        return lines
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share σ; with ``reverse`` τ, with ``all-shared`` both, with ``all-local`` neither."""

@@ -106,8 +106,8 @@ class ChannelSharing(Sharing):
         self._travels = self.channels.elements(split) if self._final else slice(None)
         self.layout = self.channels.shared_layout(split) if self._final else self.channels.layout
         # As long as the split may still change, a client keeps all channels: each of them can become its own.
-        kept = {name for name, shared in self._rows.items() if not (self._final and shared.all())}
-        self.personal = [name for name in self._arrays if name in kept or name in self._wholly_personal]
+        divided = {name for name, shared in self._rows.items() if not (self._final and shared.all())}
+        self.personal = [name for name in self._arrays if name in divided or name in self._wholly_personal]
 
     def get_shared(self) -> np.ndarray:
         """Copy what travels into one flat float32 vector, shape (layout.size,)."""

@@ -62,15 +62,15 @@ def rebalance(
     import torch
 
     labels = samples.y.cpu().numpy()
-    kept: list[np.ndarray] = [np.empty(0, np.int64)]
+    chosen: list[np.ndarray] = [np.empty(0, np.int64)]
     copied: list[np.ndarray] = [np.empty(0, np.int64)]
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
-        kept.append(rng.choice(places, quota, replace=False) if len(places) > quota else places)
+        chosen.append(rng.choice(places, quota, replace=False) if len(places) > quota else places)
         copied.append(rng.choice(places, max(0, quota - len(places))))
     originals, copies = (
         torch.from_numpy(positions).to(samples.y.device)
-        for positions in (np.sort(np.concatenate(kept)), np.concatenate(copied))
+        for positions in (np.sort(np.concatenate(chosen)), np.concatenate(copied))
     )
     x = samples.x[copies]
     if x.dim() == 4 and len(x) and augmentation != "none":

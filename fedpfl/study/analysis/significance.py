@@ -27,7 +27,7 @@ MAX_KINDS = 12
 MIXED = "mean and ranks disagree"
 
 
-class OfSeed(NamedTuple):
+class ClientOfSeed(NamedTuple):
     """A client in the run of a seed; where all seeds have the same clients, its mean over the seeds counts once."""
 
     client: object
@@ -116,7 +116,7 @@ def accuracies_of(runs: Sequence[RunFolder], by: str = ACCURACY, validated: bool
         each = history.chosen_test(by) if validated and history.best_validated() else history.last_test(by)
         if has_same_clients(run.config()):
             seed = run.config()["seed"]
-            accuracies |= {OfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
+            accuracies |= {ClientOfSeed(client, seed): factor * accuracy for client, accuracy in each.items()}
         else:
             of_seed = clients_key(run.described(), run.config())
             accuracies |= {(of_seed, client): factor * accuracy for client, accuracy in each.items()}
@@ -152,7 +152,7 @@ def _differences(first: Accuracies, second: Accuracies) -> list[float]:
     """Return each client's difference, of the mean over the seeds that both have where these have the same clients."""
     by_client: dict[object, list[float]] = {}
     for key in sorted(first.keys() & second.keys(), key=str):
-        by_client.setdefault(key.client if isinstance(key, OfSeed) else key, []).append(first[key] - second[key])
+        by_client.setdefault(key.client if isinstance(key, ClientOfSeed) else key, []).append(first[key] - second[key])
     return [statistics.fmean(differences) for differences in by_client.values()]
 
 

@@ -124,7 +124,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
     board = None if page.account is None else LiveBoard()
     app = application(page, board)
     config = uvicorn.Config(
-        app, http=_Timely, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
+        app, http=_TimedProtocol, log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none",
         limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)
@@ -154,7 +154,7 @@ def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> 
         thread.join()
 
 
-class _Timely(H11Protocol):
+class _TimedProtocol(H11Protocol):
     """Closes connections that hold a place and send no request or take no answer, which uvicorn would keep."""
 
     def connection_made(self, transport: Any) -> None:

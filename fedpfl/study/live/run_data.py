@@ -63,7 +63,7 @@ class Pages:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root, self._lock, self._made = root, threading.Lock(), dict[tuple[str, ...], _Made]()
+        self._root, self._lock, self._made = root, threading.Lock(), dict[tuple[str, ...], _BuiltPage]()
         self.is_last = False  # whether what is asked for now will not be asked for again
         self.current = -math.inf  # when an answer was begun that told all, by time.monotonic
 
@@ -93,14 +93,14 @@ class Pages:
         return self._root / name
 
 
-class _Made(NamedTuple):
+class _BuiltPage(NamedTuple):
     version: str
     document: Mapping[str, Any]
     moment: float
     seconds: float
 
 
-_NOTHING = _Made("", {}, -math.inf, 0.0)
+_NOTHING = _BuiltPage("", {}, -math.inf, 0.0)
 
 
 def _version(folders: Sequence[Path]) -> str:
@@ -109,7 +109,7 @@ def _version(folders: Sequence[Path]) -> str:
     return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
 
 
-def _made(version: str, folders: Sequence[Path], in_a_hurry: bool) -> _Made:
+def _made(version: str, folders: Sequence[Path], in_a_hurry: bool) -> _BuiltPage:
     """Make a document: with analyses, which need torch, if no run is running and there is time."""
     from ...results.run_folder import RunFolder
     from ..report import Snapshot, document, progress, sections
@@ -122,7 +122,7 @@ def _made(version: str, folders: Sequence[Path], in_a_hurry: bool) -> _Made:
         page = document(", ".join(folder.name for folder in folders), parts, labels, progress(runs))
         json.dumps(page, allow_nan=False)
     ended = time.monotonic()
-    return _Made(version, page, ended, ended - begun)
+    return _BuiltPage(version, page, ended, ended - begun)
 
 
 def _listed(folder: Path, config: Version) -> dict[str, Any]:
@@ -130,11 +130,11 @@ def _listed(folder: Path, config: Version) -> dict[str, Any]:
     try:
         folder.name.encode()  # a name may be no text
         settings = _settings(folder / "config.toml", config)
-        told = {key: value for key, value in settings.items() if key in LISTED}
+        listed = {key: value for key, value in settings.items() if key in LISTED}
         number, score = _last(metrics, Version.of(metrics))
         accuracy = score_in_words(score, str(settings.get("loss", "")), 1)
         state = state_of(folder)
-        return {"name": folder.name, **told, "round": number, "personalised": score, "score": accuracy, **state}
+        return {"name": folder.name, **listed, "round": number, "personalised": score, "score": accuracy, **state}
     except (FedpflError, OSError, UnicodeEncodeError) as error:
         name, reason = (text.encode("utf-8", "replace").decode() for text in (folder.name, str(error)))
         return {"name": name, "state": "unreadable", "error": reason}

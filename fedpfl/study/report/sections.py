@@ -131,12 +131,12 @@ def sections(
     if len(columns) < 2:
         first, rest, labels = _sections(read, analysed)
         return [*first, *more, *rest, *(further if rest else [])], labels
-    made, names = [*more], []
+    sections, names = [*more], []
     for column in columns:
         first, rest, labels = _sections([run for run in read if run.column == column], analysed)
-        made += [replace(section, part=column or "Other runs") for section in (*first, *rest)]
+        sections += [replace(section, part=column or "Other runs") for section in (*first, *rest)]
         names += labels
-    return [*made, *further], list(dict.fromkeys(names))
+    return [*sections, *further], list(dict.fromkeys(names))
 
 
 def progress(runs: Sequence[Snapshot]) -> list[dict[str, Any]]:
@@ -170,15 +170,22 @@ def _sections(runs: Sequence[Snapshot], analysed: bool) -> tuple[list[Section], 
     """Return the overview, the other sections and the labels of runs that are compared with each other."""
     started = [run for run in runs if "clients" in run.task()]
     groups = grouped(started) if started else []
-    made: list[Section] = []
+    sections: list[Section] = []
     if groups:
         first = [*_analyses(started, ["significance"])] if analysed else []
-        made = [*first, *_curves(groups), *_clients(groups), *_boards(groups), *_rounds(groups), *_divisions(groups)]
-        shown = {figure.title for section in made for figure in section.figures}
+        sections = [
+            *first,
+            *_curves(groups),
+            *_clients(groups),
+            *_boards(groups),
+            *_rounds(groups),
+            *_divisions(groups),
+        ]
+        shown = {figure.title for section in sections for figure in section.figures}
         if analysed:
-            made += _analyses(started, ANALYSES.keys() - {"significance", "per-client"}, shown)
-        made.append(_settings(groups))
-    return [_overview(runs, groups, analysed)] if runs else [], made, [group.label for group in groups]
+            sections += _analyses(started, ANALYSES.keys() - {"significance", "per-client"}, shown)
+        sections.append(_settings(groups))
+    return [_overview(runs, groups, analysed)] if runs else [], sections, [group.label for group in groups]
 
 
 def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bool = True) -> Section:

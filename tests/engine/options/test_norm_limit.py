@@ -11,7 +11,7 @@ from fedpfl.core.extra_arrays import SERVER, SHARED, Extra, Extras
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.engine.listener import Read
+from fedpfl.engine.listener import CheckedReply
 from fedpfl.engine.options.norm_limit import LARGEST, NormLimit
 from fedpfl.methods.fedpac import HeadCombination
 from fedpfl.results.round_record import Round
@@ -48,7 +48,7 @@ def play(limit, made, number, vectors, **arrays):
         except LayoutError as error:
             refused[i] = str(error)
         else:
-            read.append(Read(made.clients[i], shared, reply))
+            read.append(CheckedReply(made.clients[i], shared, reply))
     for client, reason in (limit.compare(read) if waits else {}).items():
         refused[client.id] = reason
     for one in read:

@@ -12,7 +12,7 @@ from scipy import stats
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.study.analysis import ANALYSES, NotRecorded
 from fedpfl.study.analysis.significance import (
-    OfSeed,
+    ClientOfSeed,
     Pair,
     accuracies_of,
     against,
@@ -85,7 +85,7 @@ def test_clients_without_a_difference_have_no_rank(equal):
 @pytest.mark.parametrize("same_clients", [True, False])
 def test_seeds_that_one_kind_lacks_do_not_count(same_clients):
     def values(seed, base):
-        return {OfSeed(at, seed) if same_clients else (seed, at): base + at / 10 for at in range(9)}
+        return {ClientOfSeed(at, seed) if same_clients else (seed, at): base + at / 10 for at in range(9)}
 
     kinds = {"a": {**values(1, 50), **values(2, 90), **values(3, 90)}, "b": values(1, 60)}
     (pair,) = compared(kinds)

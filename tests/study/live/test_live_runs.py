@@ -16,7 +16,7 @@ from fedpfl.core.checksummed_files import json_line
 from fedpfl.core.errors import ConfigError, DamagedFile
 from fedpfl.core.files import locked
 from fedpfl.study.live import run_data
-from fedpfl.study.live.run_data import Pages, _Made, list_runs
+from fedpfl.study.live.run_data import Pages, _BuiltPage, list_runs
 
 
 def section(document, title):
@@ -45,7 +45,9 @@ def test_a_run_is_told_and_then_what_is_new(tmp_path):
 
 def test_a_page_takes_a_small_part_of_the_time(tmp_path, monkeypatch):
     folder, pages, made = make_run(tmp_path, "one", rounds=1), Pages(tmp_path), []
-    monkeypatch.setattr(run_data, "_made", lambda version, *_: made.append(version) or _Made(version, {}, 1e9, 2.0))
+    monkeypatch.setattr(
+        run_data, "_made", lambda version, *_: made.append(version) or _BuiltPage(version, {}, 1e9, 2.0)
+    )
     clock = iter([0.0, 1e9 + 7.9, 1e9 + 8.1])
     monkeypatch.setattr(run_data, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     versions = []

@@ -55,6 +55,9 @@ class ModelState:
         self._modules = [(name, module) for name, module in model.named_modules()]
         self._buffers = list(_buffers(self._modules))
         self._names = [set(module._buffers) for _, module in self._modules]
+        # A `train` of the user's may count its calls, or do more than set the mode: each turn has as many calls.
+        watched = any(_is_own_switch(module) for _, module in self._modules)
+        self._modes = [(module, module.training) for _, module in self._modules] if watched else []
         # With the number of its changes and a copy of what it holds.
         self._temporary = [
             (buffer, buffer.tensor._version, buffer.tensor.detach().clone())
@@ -110,6 +113,8 @@ class ModelState:
             if buffer.tensor._version != version:
                 buffer.tensor.copy_(content)
                 self._temporary[place] = buffer, buffer.tensor._version, content
+        for module, mode in self._modes:
+            module.training = mode
         for (_, module), before in zip(self._modules, self._attributes):
             now = vars(module)
             if len(now) != len(PYTORCHS) + len(before):
@@ -244,6 +249,15 @@ def hidden_layers(model: nn.Module) -> list[str]:
 def is_usual(module: nn.Module) -> bool:
     """Tell whether a module is PyTorch's or this package's, which keep nothing from one batch to the next."""
     return type(module).__module__.partition(".")[0] in ("torch", "fedpfl")
+
+
+def _is_own_switch(module: nn.Module) -> bool:
+    """Tell whether a module has a `train` or `eval` that is not PyTorch's."""
+    kind = type(module)
+    theirs = (
+        kind.train is nn.Module.train and kind.eval is nn.Module.eval and not vars(module).keys() & {"train", "eval"}
+    )
+    return not theirs and not is_usual(module)
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[dict[str, Any]]:

@@ -35,6 +35,8 @@ _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, Asse
 _UNREADABLE = (OSError, *_UNFIT)
 PROBES = 2  # samples
 PADDING = 0
+# What changes if a model gives other numbers for the same input and nothing shows why.
+UNSEEN = "a value that no module holds"
 # Made of base and head, a model may have a head of any layers.
 NEEDED = "; the method needs a head, which is that layer or a part of its own (BaseHeadModel)"
 
@@ -61,6 +63,12 @@ def with_head(
     ``ConfigError`` if there is no such layer, the model does not end in it, or input or output do not fit.
     """
     name = name or type(module).__name__
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise ConfigError(
+            "model",
+            name,
+            "is a TorchScript program, which cannot be cut or copied; give the nn.Module that it was made of",
+        )
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
@@ -73,6 +81,10 @@ def with_head(
         out = _output(module, x, name, num_classes, input_text, training=True, moved=moved)
     unkept, in_common = tuple(state.changed()), tuple(outside.changed())
     state.restore()
+    if not in_common:
+        again = _output(module, x, name, num_classes, input_text, training=True)
+        in_common = (UNSEEN,) * (not torch.allclose(out, again, rtol=1e-4, atol=1e-6, equal_nan=True))
+        state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
     totals = wanted.sum(_class_dimension(wanted))
@@ -82,7 +94,9 @@ def with_head(
         )
     if wanted.dim() == 3:
         _require_causal(module, x, wanted, name, num_classes, input_text)
-    model = module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, num_classes, head, name)
+    model = (
+        module if isinstance(module, BaseHeadModel) else _in_two(module, x, wanted, num_classes, head, name, in_common)
+    )
     state.restore()
     model.gives_for = {2: "sample", 3: "token"}.get(wanted.dim(), "pixel")
     model.ends_in_log_softmax = num_classes > 1 and _are_logarithms(wanted)
@@ -162,8 +176,10 @@ class _Sigmoids(TorchFunctionMode):
         return any(torch.equal(result, values) for result in alike)
 
 
-def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head: str, name: str) -> BaseHeadModel:
-    """Cut a module before its head; ``wanted`` is what it gives for ``x``."""
+def _in_two(
+    module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head: str, name: str, in_common: Sequence[str]
+) -> BaseHeadModel:
+    """Cut a module before its head; ``wanted`` is what it gives for ``x``, and ``in_common`` what it may depend on."""
     kind = nn.Conv2d if wanted.dim() > 3 else nn.Linear
     what = f"nn.{kind.__name__}"
     layers = [path for path, layer in module.named_modules() if type(layer) is kind]
@@ -183,6 +199,8 @@ def _in_two(module: nn.Module, x: Tensor, wanted: Tensor, num_classes: int, head
             return model
     except ConfigError:
         pass
+    if in_common:
+        why = f"gives other numbers for the same input, as it changes {in_common[0]}: where it ends cannot be seen"
     if _are_logarithms(wanted):
         why = f"has a log-softmax behind its {what} {chosen!r}, which cross-entropy does without"
     if head:

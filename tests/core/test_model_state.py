@@ -126,6 +126,29 @@ class WithObject(Net):
         return z / (1 + 0.1 * self.memory.steps)
 
 
+class Switched(nn.Module):
+    """Counts how often it was told that it trains, or is tested."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def train(self, mode=True):
+        self.calls += 1
+        return super().train(mode)
+
+    def forward(self, z):
+        return z / (1 + 0.1 * self.calls)
+
+
+class WithSwitched(Net):
+    def more(self):
+        self.switched = Switched()
+
+    def seen(self, z):
+        return self.switched(z)
+
+
 class Remembering(fedpfl.Method):
     """Keeps something of each client on itself, as where a client is an object."""
 
@@ -151,10 +174,11 @@ def numbers(method, model, **more):
 
 MODELS = [
     Cumulative, InPlace, Reassigned, Temporary, Counted, Attribute, Listed, Drawing, TorchDrawing, WithObject,
+    WithSwitched,
 ]  # fmt: skip
 NOBODYS = {
     Temporary: "mean", Attribute: "steps", Listed: "batches", Drawing: "rng", TorchDrawing: "generator",
-    WithObject: "memory",
+    WithObject: "memory", WithSwitched: "switched.calls",
 }  # fmt: skip
 
 
@@ -194,11 +218,42 @@ class Usual(Net):
         return z * len(STEPS) / len(self.names)
 
 
-@pytest.mark.parametrize(("model", "name"), [(OfTheClass, "steps"), (Global, "STEPS"), (Usual, "")])
+class OfAHook(Net):
+    """Counts in a variable of a function, which no module has."""
+
+    def more(self):
+        steps = [0]
+
+        def counted(module, inputs, out):
+            steps[0] += 1
+            return out / (1 + 0.1 * steps[0])
+
+        self.a.register_forward_hook(counted)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(OfTheClass, "steps"), (Global, "STEPS"), (Usual, ""), (OfAHook, "a value that no module holds")],
+)
 def test_what_a_model_changes_outside_of_its_modules_is_told(model, name):
     _, remarks = numbers("fedavg", model, workers=0, num_server_rounds=1)
     told = [remark for remark in remarks if f"the model changes {name} as it trains, outside of its modules" in remark]
     assert len(told) == len(remarks) == bool(name)
+
+
+def test_a_model_that_is_another_one_in_each_call_is_told_so_where_a_head_is_needed():
+    with pytest.raises(FedpflError, match="gives other numbers for the same input, as it changes a value that no modu"):
+        numbers("fedper", OfAHook, workers=0, num_server_rounds=1)
+
+
+def test_a_torchscript_program_is_refused_in_a_line():
+    def scripted(input_shape, num_classes):
+        return torch.jit.script(nn.Sequential(nn.Linear(input_shape[0], 8), nn.ReLU(), nn.Linear(8, num_classes)))
+
+    with pytest.raises(
+        FedpflError, match="model = 'scripted': is a TorchScript program, which cannot be cut or copied"
+    ):
+        numbers("fedavg", scripted, workers=0, num_server_rounds=1)
 
 
 def test_a_last_layer_that_is_used_elsewhere_is_no_head_of_its_own():

@@ -71,6 +71,8 @@ class Limits:
         high = self.maximum is None or value <= self.maximum
         # NaN compares false with everything, so it fails here as it should; infinity is never a useful setting.
         finite = value - value == 0
+        if low and high and not finite:
+            return "must be finite"
         return None if low and high and finite else "must be " + self.describe()
 
     def describe(self) -> str:

@@ -201,8 +201,10 @@ class RoundLoop:
         if trained < wanted:
             who = f"{trained} of at least {wanted} clients" if trained else "no client"
             # Of one client that goes further than others it is not the cause.
-            hint = "; a smaller learning-rate may help" if self.round.failed.keys() == self._too_long else ""
-            told = f"round {number}: {who} trained; {reasons(self.round.failed, 'client')}{hint}"
+            only_length = self._too_long and self.round.failed.keys() == self._too_long
+            hint = "; a smaller learning-rate may help" if only_length else ""
+            why = reasons(self.round.failed, "client") or "no other was asked (min-replies)"
+            told = f"round {number}: {who} trained; {why}{hint}"
             raise RoundFailed(told) from self._cause
         rule.finish_round()
         self.round.details.update(rule.numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from statistics import median_low
 from typing import Any
@@ -21,14 +21,33 @@ from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
 from ..setup.options.privacy import PrivacySettings
 from ..training.settings import TrainingSettings
-from .messages import NOT_SENT
+from .keep import INITIAL, MARK
+from .messages import EXTRAS, NOT_SENT
 
 logger = getLogger("flwr")
 
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
-# A reply whose share of a mean is larger is told.
-MOST_OF_A_MEAN = 0.9
+# A reply whose share of a mean is larger is told, if it also says so many times the median of all.
+MOST_OF_A_MEAN, OVER_MEDIAN = 0.5, 10
+
+
+def require_arguments(values: Mapping[str, Any]) -> None:
+    """Refuse arguments of Flower's strategies that cannot be right, by their names."""
+    for name, value in values.items():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name.startswith("fraction") and not (is_number and 0 <= value <= 1):
+            raise ConfigError(name, value, "must be at least 0 and at most 1")
+        if name.startswith("min") and not (type(value) is int and value >= 0):
+            raise ConfigError(name, value, "must be a whole number of at least 0")
+        if name.endswith("_fn") and not (value is None or callable(value)):
+            raise ConfigError(name, value, "must be a function of the replies' contents and weighted_by_key")
+        if name.endswith("_key") and not (isinstance(value, str) and value):
+            raise ConfigError(name, value, "must be a name")
+        if name.endswith("record_key") and value in (EXTRAS, INITIAL, MARK):
+            raise ConfigError(name, value, "is a record of fedpfl's own")
+    if values["configrecord_key"] == values["arrayrecord_key"]:
+        raise ConfigError("configrecord_key", values["configrecord_key"], "must not be arrayrecord_key as well")
 
 
 def require_settings(config: Config, has_model: bool, named: Collection[str]) -> None:
@@ -48,6 +67,14 @@ def require_settings(config: Config, has_model: bool, named: Collection[str]) ->
     for key in (key for key in named if key in of_nodes and not has_model):
         message = "needs model=, and fit or client_app on the nodes: without it they train in their own loops"
         raise ConfigError(key, values[key], message)
+    # The server itself keeps there what privacy was spent.
+    places = {
+        "tokenizer": "fit or client_app",
+        **({} if config.of(PrivacySettings).on else {"state-dir": "keep, fit or client_app"}),
+    }
+    for key, parts in places.items():
+        if key in named:
+            raise ConfigError(key, values[key], f"is each node's own: give it to {parts} there")
     # Nodes have data of their own, which a function hands over.
     for reason, keys in config.idle(dataset=FORM, partitioner="natural"):
         raise ConfigError(keys[0], values[keys[0]], f"has no effect in Flower's loop with {reason}")
@@ -123,9 +150,7 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     means = {}
     for name, of_replies in sorted(by_name.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]
-        if any(shares):
-            most = TESTS_OVER_MEDIAN * median_low([share for share in shares if share])
-            shares = [min(share, most) for share in shares]
+        shares = bounded(shares)
         if len({value.shape for value in values}) > 1:
             logger.log(WARNING, "fedpfl: %s has no mean: nodes sent lists of several lengths", name)
         elif sum(shares):
@@ -133,15 +158,21 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     return MetricRecord(means)
 
 
-def tell_heaviest(weights: Mapping[int, float], key: str, shown: Callable[[int], str]) -> None:
-    """Warn where one of several replies is nearly the whole mean: how much it weighs is that node's own word."""
-    if len(weights) < 3:
-        return
+def bounded(weights: Sequence[float]) -> list[float]:
+    """Return what replies of a test count: a node's own words, at most ``TESTS_OVER_MEDIAN`` times the median."""
+    counting = [weight for weight in weights if weight]
+    most = TESTS_OVER_MEDIAN * median_low(counting) if counting else 0.0
+    return [min(weight, most) for weight in weights]
+
+
+def heaviest_of(weights: Mapping[int, float]) -> tuple[int, float] | None:
+    """Return the client that outweighs all others by its own word, and its share of the mean; None if there is none."""
+    if len(weights) < 3 or not sum(weights.values()):
+        return None
     heaviest = max(weights, key=lambda client: weights[client])
-    share = weights[heaviest] / (sum(weights.values()) or 1)
-    if share > MOST_OF_A_MEAN:
-        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; max_client_samples= bounds what nodes say"
-        logger.log(WARNING, warning, shown(heaviest), key, weights[heaviest], 100 * share)
+    share = weights[heaviest] / sum(weights.values())
+    is_usual = weights[heaviest] < OVER_MEDIAN * median_low(weights.values())
+    return None if is_usual or share <= MOST_OF_A_MEAN else (heaviest, share)
 
 
 def _is_weight(name: str, key: str) -> bool:

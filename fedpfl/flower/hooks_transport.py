@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from ..client import protocol
 from ..core.errors import ConfigError, LayoutError, printable
+from ..core.metric_bounds import LARGEST
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client
@@ -34,6 +35,8 @@ logger = getLogger("flwr")
 SAMPLES = "num-examples"
 # Seconds between two lines that tell that nodes are waited for.
 TOLD_EVERY = 10.0
+# Why a client's reply does not count that was not handed over.
+LATE = "no reply in time"
 
 
 @dataclass
@@ -58,6 +61,7 @@ class HooksTransport(GridMembers):
     ) -> None:
         super().__init__(grid, settings)
         self.form, self.split, self._life, self._available = form, split, life, available
+        self.missing = LATE  # or another reason
         self.settings = settings  # as text, which may change from round to round
         self.rule: Rule
         self.plain: Names
@@ -201,9 +205,14 @@ class HooksTransport(GridMembers):
             client = of_message.get(reply.metadata.reply_to_message_id) or of_node.get(reply.metadata.src_node_id)
             if client is not None:
                 by_client.setdefault(client.id, reply)
+        if trained and self.split is not None:  # nobody has told before how much its reply counts
+            self.rule.bound_weights([
+                weight for reply in by_client.values()
+                if not reply.has_error() and (weight := self._weight_of(reply.content))
+            ])  # fmt: skip
         for number, (client, _) in sorted(self._sent.items()):
             if number not in by_client:
-                fail(client, "no reply in time")
+                fail(client, self.missing)
             elif by_client[number].has_error():
                 error = by_client[number].error
                 if error.code == LOST_ARRAYS:
@@ -218,6 +227,12 @@ class HooksTransport(GridMembers):
                 else:
                     self.contents[number] = by_client[number].content
                     yield [read]
+
+    def _weight_of(self, content: RecordDict) -> float:
+        """Return the number that a reply says it counts by, 0 if it says none that can be."""
+        said = [record.get(self.form.weight) for record in content.metric_records.values()]
+        weight = said[0] if len(said) == 1 else None
+        return weight if isinstance(weight, (int, float)) and 0 < weight <= LARGEST else 0
 
     def _note_identity(self, client: Client, content: RecordDict) -> None:
         """Note which node an identity belongs to; refuse one that another node has told, which is there."""

@@ -96,7 +96,9 @@ def numpy_of(name: str, array: Array) -> np.ndarray:
     try:
         values = array.numpy()
     except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises
-        raise LayoutError(f"its array {name!r} cannot be read ({error})") from error
+        # NumPy takes whatever it does not know for a pickle, and advises to load that.
+        reason = "its bytes are no NumPy array" if "pickle" in str(error) else str(error)
+        raise LayoutError(f"its array {name!r} cannot be read ({reason})") from error
     if not isinstance(values, np.ndarray):  # an archive
         raise LayoutError(f"its array {name!r} is not an array")
     return values

@@ -47,17 +47,20 @@ from ..setup.assembly import extras_of, make_rule, plain_model
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.privacy import PrivacyOption
+from ..setup.options.robust import RobustSettings
 from .flowers_loop import (
+    bounded,
+    heaviest_of,
     mean_of_metrics,
+    require_arguments,
     require_called,
     require_private,
     require_rounds,
     require_settings,
-    tell_heaviest,
     tell_unsent,
 )
 from .grid_transport import FlowerTransport
-from .hooks_transport import SAMPLES, HooksTransport, MessageForm, SamplingByShares
+from .hooks_transport import LATE, SAMPLES, HooksTransport, MessageForm, SamplingByShares
 from .messages import NOT_SENT, Names, from_named, numpy_of, read_settings, settings_text
 from .split import Split
 
@@ -152,10 +155,16 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         listeners: Sequence[Listener] = (),
         **settings: Any,
     ) -> None:
-        for key, share in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
-            if not isinstance(share, (int, float)) or not 0 <= share <= 1:
-                raise ConfigError(key, share, "must be at least 0 and at most 1")
+        require_arguments({
+            "fraction_train": fraction_train, "fraction_evaluate": fraction_evaluate,
+            "min_train_nodes": min_train_nodes, "min_evaluate_nodes": min_evaluate_nodes,
+            "min_available_nodes": min_available_nodes, "weighted_by_key": weighted_by_key,
+            "arrayrecord_key": arrayrecord_key, "configrecord_key": configrecord_key,
+            "train_metrics_aggr_fn": train_metrics_aggr_fn, "evaluate_metrics_aggr_fn": evaluate_metrics_aggr_fn,
+        })  # fmt: skip
         self.keep = tuple(name for names in (keep, personal) for name in ([names] if isinstance(names, str) else names))
+        if wrong := [name for name in self.keep if not isinstance(name, str)]:
+            raise ConfigError("keep", wrong[0], "must be a name of arrays or of a layer, or a list of such names")
         if self.keep and model is not None:
             raise ConfigError("keep", self.keep, "cannot be combined with model, of which the method decides")
         if state_key and model is not None:
@@ -197,6 +206,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._asked = False  # whether replies are expected
         self._failed: RoundFailed | None = None
         self._counted = 0
+        self._told_heavy: set[tuple[str, int]] = set()  # hooks, and clients that were most of a mean there
         self._over = 0  # the round after which a listener has ended the run
         self._wrapper: Strategy | None = None
         self._sent: tuple[Config, str] | None = None  # settings, and what clients get of them
@@ -438,7 +448,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def _rounds_and_seconds(self, num_rounds: int | None, timeout: float | None) -> tuple[int, float]:
         """Return the number of rounds and the seconds: arguments first, then settings, then Flower's defaults."""
         rounds = self.values.get("num-server-rounds", 3) if num_rounds is None else num_rounds
-        return rounds, float(self.values.get("round-timeout", 3600) if timeout is None else timeout)
+        seconds = self.values.get("round-timeout", 3600) if timeout is None else timeout
+        return rounds, Config.parse({"method": self.values["method"], "round-timeout": seconds}).run.round_timeout
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the arrays of a state dict that the method shares; for a strategy without ``model``.
@@ -512,6 +523,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 logger.log(WARNING, "fedpfl: %s", remark)
         rule = make_rule(self.config, clients, sharing)
         way.rule, way.plain, self._plain = rule, plain, plain
+        if type(self).aggregate_train is not MethodStrategy.aggregate_train:
+            way.missing = f"{LATE}, or left out by aggregate_train of {type(self).__name__}"
         extras = extras_of(self.config, model, sharing)
         # A strategy in the place of Flower's limits nothing that nobody has asked it to.
         limited = self.model is not None or "update-norm-limit" in self.values
@@ -675,8 +688,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         assert self._loop is not None and self._way is not None
         done, way = self._loop.round, self._way
         counted = done.trained if hook == "aggregate_train" else done.evaluated
-        weights = {client: metrics.get(self.weighted_by_key, 0) for client, metrics in counted.items()}
-        tell_heaviest(weights, self.weighted_by_key, way.shown)
+        self._tell_heaviest(hook, counted)
         logger.log(INFO, "%s: Received %d results and %d failures", hook, len(counted), len(done.failed))
         for client, reason in sorted(done.failed.items()):
             logger.log(WARNING, "fedpfl: round %d: %s: %s", done.number, way.shown(client), reason)
@@ -685,6 +697,26 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 warning = "fedpfl: %s has lost its personal arrays, and begins again with the initial ones"
                 logger.log(WARNING, warning, way.shown(client))
         done.failed = {}
+
+    def _tell_heaviest(self, hook: str, counted: Mapping[int, Mapping[str, Any]]) -> None:
+        """Warn once where one reply is most of a mean: how much it weighs is that node's own word."""
+        assert self._loop is not None and self._way is not None
+        rule, key = self._loop.rule, self.weighted_by_key
+        said = {client: metrics.get(key, 0) for client, metrics in counted.items()}
+        weights = dict(zip(said, bounded([*said.values()]), strict=True))
+        if hook == "aggregate_train":
+            robust = self.config.of(RobustSettings).robust_aggregation
+            if self.config.method.aggregation.options.get("weights") == "uniform" or robust not in ("none", "clip"):
+                return  # all count alike
+            weights = {client: weight * rule.damping(rule.clients[client]) for client, weight in said.items()}
+        heaviest = heaviest_of(weights)
+        if heaviest is None or (hook, heaviest[0]) in self._told_heavy:
+            return
+        client, share = heaviest
+        self._told_heavy.add((hook, client))
+        bounds = "max_client_samples=" + " or max_weight_share=" * (hook == "aggregate_train")
+        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; %s bounds what nodes say"
+        logger.log(WARNING, warning, self._way.shown(client), key, said[client], 100 * share, bounds)
 
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
@@ -723,6 +755,8 @@ class Weighted(ExpectedReply):
             said = client.train_samples if kind == TRAIN else client.test_samples
         most = (said or self.most) * (self.values if kind != TRAIN else 1)
         wrong = problem(self.key, weight, Bounds(float, 0, most))
+        if weight is None:
+            return f"its reply has no number {self.key} (weighted_by_key), by which it would count", {}
         if wrong and most < LARGEST:
             wrong += " (what it said before round 1)" if said else " (max_client_samples)"
         if not wrong and kind == TRAIN and not weight:

@@ -183,9 +183,12 @@ class Rule(ABC):
         asked = asked or self.participants
         size = group_size(len(asked))
         self._groups = {client.id: place // size for place, client in enumerate(asked)} if size > 1 else {}
-        samples = [client.train_samples for client in asked]
-        self._largest_weight = self.averages.largest_weight(samples)
+        self.bound_weights([client.train_samples for client in asked])
         self.begin()
+
+    def bound_weights(self, samples: Sequence[float]) -> None:
+        """Bound what one of the clients with so many samples counts in a round (``max-weight-share``)."""
+        self._largest_weight = self.averages.largest_weight(samples)
 
     def finish_round(self) -> None:
         """End a round: :meth:`finish`, then the server's own step if it has one."""
@@ -206,7 +209,7 @@ class Rule(ABC):
 
     def damping(self, client: Client) -> float:
         """Return the factor of a client's weight where that is a number of samples (``max-weight-share``)."""
-        return min(1.0, self._largest_weight / max(1, client.train_samples))
+        return min(1.0, self._largest_weight / client.train_samples) if client.train_samples else 1.0
 
     def averaging(self, size: int, start: np.ndarray | None = None) -> RunningMean:
         """Return an average of the clients' vectors of this length, as ``robust-aggregation`` says.

@@ -136,7 +136,7 @@ class Averages:
         """Return an average of vectors of this length, which are compared with ``start``, or with zeros."""
         return RunningMean(size)
 
-    def largest_weight(self, samples: Sequence[int]) -> float:
+    def largest_weight(self, samples: Sequence[float]) -> float:
         """Return with how many samples one of the clients that have so many counts at most."""
         return math.inf
 

@@ -81,7 +81,7 @@ class RobustAverages(Averages):
         start = np.zeros(size, np.float32) if start is None else start
         return RobustMean(start, settings)
 
-    def largest_weight(self, samples: Sequence[int]) -> float:
+    def largest_weight(self, samples: Sequence[float]) -> float:
         """Return the bound of ``max-weight-share``."""
         return largest_weight(samples, self._settings.max_weight_share)
 
@@ -152,7 +152,7 @@ def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int) -> list[i
     return sorted(best.tolist())
 
 
-def largest_weight(samples: Sequence[int], share: float) -> float:
+def largest_weight(samples: Sequence[float], share: float) -> float:
     """Return the largest c for which no min(n_i, c) is more than ``share`` of Σ_j min(n_j, c); infinity if none is.
 
     Where a share is below 1 / (number of n_i above 0), no c is small enough, and the least n_i makes all alike.

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
+import torch
 from flower_apps import AppGrid, Net, flowers_app, initial, samples
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerSide
@@ -67,8 +68,13 @@ def other_values(field):
 def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
     """A setting without effect is one that a resumed run may change: a limit, or how long somebody waits."""
 
+    def batches(context):
+        client = context.node_config["partition-id"]
+        x, y = map(torch.from_numpy, samples(client, count=40 if client < 3 else 400))
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10)
+
     def seen(**settings):
-        grid = AppGrid(flowers_app([keep()]), 4)
+        grid = AppGrid(flowers_app([keep()], batches), 4)
         rounds = {} if "num_server_rounds" in settings else {"num_rounds": 2}
         strategy = strategies.FedAvg(**{"fraction_train": 0.75, "state_key": "key", **settings})
         strategy.start(grid, initial(), **rounds)

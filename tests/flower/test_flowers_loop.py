@@ -67,7 +67,6 @@ class Follows(fedpfl.Listener):
         ({"test_at": "start"}, "test-at = 'start': has no effect"),
         ({"run_name": "mine"}, "run-name = 'mine': has no effect"),
         ({"initial_weights": "w.safetensors"}, "initial-weights = 'w.safetensors': needs model="),
-        ({"max_weight_share": 0.5}, "max-weight-share = 0.5: needs model="),
         ({"evaluate_trained": True}, "evaluate-trained = True: needs model="),
         ({"keep_momentum": True, "momentum": 0.9}, "keep-momentum = True: needs model="),
         ({"download_weights": True}, "download-weights = True: needs model="),
@@ -452,8 +451,48 @@ def test_what_a_node_says_of_its_samples_is_bounded_by_its_answer_before_round_1
     grid = AppGrid(app, broken=boasting)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategies.FedAvg(model=model).start(grid, initial(), num_rounds=1)
-    says = "(node 102) says num-examples = 1e+06, and so is 100 % of the mean; max_client_samples="
+    says = "(node 102) says num-examples = 1e+06, and so is "
     says = (
         says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
     )
     assert caplog.text.count(says) == 2  # trained and tested
+    if model is None:
+        assert "100 % of the mean; max_client_samples= or max_weight_share= bounds what nodes say" in caplog.text
+        assert "98 % of the mean; max_client_samples= bounds what nodes say" in caplog.text
+
+
+def test_no_reply_counts_for_more_than_the_share_that_a_strategy_allows(caplog):
+    """Nobody has said before round 1 how many samples there are: the replies of a round say it."""
+
+    def boasting(kind, client, message):
+        if kind != "train":
+            return None
+        arrays = {name: Array(np.full_like(array.numpy(), client)) for name, array in message.content["arrays"].items()}
+        counts = {"train_loss": 1.0, "num-examples": [40, 80, 4000][client]}
+        return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord(counts)}), reply_to=message)
+
+    def mean(**settings):
+        grid = AppGrid(plain_app(), broken=boasting)
+        strategy = strategies.FedAvg(fraction_evaluate=0.0, **settings)
+        return float(strategy.start(grid, initial(), num_rounds=1).arrays["fc1.weight"].numpy()[0, 0])
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        assert mean(max_weight_share=0.5) == pytest.approx((0 * 40 + 1 * 80 + 2 * 120) / 240)
+    assert "of the mean" not in caplog.text
+    assert mean() == pytest.approx((80 + 8000) / 4120)
+    assert mean(max_weight_share=0.01) == pytest.approx(1)
+
+
+def test_who_counts_as_all_others_is_no_longer_told_once_it_was(caplog):
+    def boasting(kind, client, message):
+        reply = app(message, grid.contexts[client])
+        next(iter(reply.content.metric_records.values()))["num-examples"] = 800 if client == 2 else 40
+        return reply
+
+    app = plain_app()
+    grid = AppGrid(app, broken=boasting)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        strategies.FedAvg(fraction_evaluate=0.0).start(grid, initial(), num_rounds=3)
+        strategies.FedAvg(fraction_evaluate=0.0, robust_aggregation="median").start(grid, initial(), num_rounds=1)
+        strategies.FedAvg(fraction_evaluate=0.0, weights="uniform").start(grid, initial(), num_rounds=1)
+    assert caplog.text.count("says num-examples = 800, and so is 91 % of the mean") == 1

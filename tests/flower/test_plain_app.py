@@ -117,7 +117,7 @@ def reply(message, arrays=None, **metrics):
 
 def changed(message, name, array):
     arrays = {key: Array(value.numpy()) for key, value in message.content.array_records["arrays"].items()}
-    return reply(message, {**arrays, name: Array(array)})
+    return reply(message, {**arrays, name: array if isinstance(array, Array) else Array(array)})
 
 
 def without(message, name):
@@ -134,6 +134,11 @@ def without(message, name):
         (lambda m: changed(m, "fc1.bias", np.full(8, 1e30, np.float32)), "norm"),
         (lambda m: without(m, "fc1.bias"), "array 'fc1.bias' is missing"),
         (lambda m: reply(m, **{"num-examples": -1}), "num-examples = -1: must be a number from 0"),
+        (lambda m: reply(m, **{"num-examples": [40]}), "no number num-examples (weighted_by_key), by which it would"),
+        (
+            lambda m: changed(m, "fc1.bias", Array("float32", (8,), "numpy.ndarray", b"xx")),
+            "'fc1.bias' cannot be read (its bytes are no NumPy array)",
+        ),
         (lambda m: Message(RecordDict({"arrays": m.content["arrays"]}), reply_to=m), "0 MetricRecords"),
         (lambda m: Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=m), "0 ArrayRecords"),
     ],
@@ -152,6 +157,23 @@ def test_a_reply_that_cannot_be_used_costs_one_line_and_nothing_else(wrong, said
     assert len(lines) == 2
     assert said in lines[0]
     assert all("\n" not in line for line in lines)
+
+
+def test_too_few_replies_of_nodes_that_all_answered_is_no_matter_of_their_training():
+    with pytest.raises(
+        fedpfl.FedpflError, match=r"3 of at least 9 clients trained; no other was asked \(min-replies\)$"
+    ):
+        strategies.FedAvg(min_replies=9).start(AppGrid(plain_app()), initial(), num_rounds=1)
+
+
+def test_a_reply_that_a_subclass_leaves_out_is_not_called_late(caplog):
+    class WithoutTheLast(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return super().aggregate_train(server_round, list(replies)[:-1])
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        WithoutTheLast().start(AppGrid(plain_app()), initial(), num_rounds=1)
+    assert "(node 102): no reply in time, or left out by aggregate_train of WithoutTheLast" in caplog.text
 
 
 def test_nodes_come_and_go():
@@ -274,6 +296,33 @@ def test_each_method_has_a_class_that_shows_its_settings():
         ),
         (lambda: strategies.FedAvg(lr=0.1), "lr = 0.1: is no setting here: it is learning_rate"),
         (lambda: strategies.FedPer("fc2"), "fraction_train = 'fc2': must be at least 0"),
+        (lambda: strategies.FedPer(fraction_evaluate=True), "fraction_evaluate = True: must be at least 0 and at most"),
+        (lambda: strategies.FedPer(min_train_nodes=1.5), "min_train_nodes = 1.5: must be a whole number of at least 0"),
+        (lambda: strategies.FedPer(min_available_nodes=-1), "min_available_nodes = -1: must be a whole number of at"),
+        (lambda: strategies.FedPer(weighted_by_key=""), "weighted_by_key = '': must be a name"),
+        (
+            lambda: strategies.FedPer(arrayrecord_key="extras"),
+            "arrayrecord_key = 'extras': is a record of fedpfl's own",
+        ),
+        (lambda: strategies.FedPer(configrecord_key="arrays"), "'arrays': must not be arrayrecord_key as well"),
+        (lambda: strategies.FedPer(train_metrics_aggr_fn=3), "train_metrics_aggr_fn = 3: must be a function of the"),
+        (lambda: strategies.FedPer(keep=["fc1", 3]), "keep = 3: must be a name of arrays or of a layer"),
+        (
+            lambda: strategies.FedPer(state_dir="kept").start(AppGrid(plain_app()), initial()),
+            "state-dir = 'kept': is each node's own: give it to keep, fit or client_app there",
+        ),
+        (
+            lambda: strategies.FedPer(model=Net, tokenizer="words.json").start(AppGrid(plain_app()), initial()),
+            "tokenizer = 'words.json': is each node's own: give it to fit or client_app there",
+        ),
+        (
+            lambda: strategies.FedPer().start(AppGrid(plain_app()), initial(), timeout=-1),
+            "round-timeout = -1: must be > 0",
+        ),
+        (
+            lambda: strategies.FedPer().start(AppGrid(plain_app()), initial(), timeout=float("inf")),
+            "round-timeout = inf: must be finite",
+        ),
         (lambda: strategies.FedPer(head="fc9").start(AppGrid(plain_app()), initial()), "head = 'fc9': must be a layer"),
         (lambda: strategies.FedAvg().start(AppGrid(plain_app()), ArrayRecord()), "must be the state dict of the model"),
     ],

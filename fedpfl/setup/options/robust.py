@@ -35,7 +35,6 @@ class RobustSettings:
         "all clients have equal weight.",
         above=0,
         maximum=1,
-        tags="built",
     )
 
     @property

@@ -34,7 +34,7 @@ from fedpfl.methods.base import LocalRound
 from fedpfl.training.phase import Phase
 
 CLIENTS, CLASSES, ROUNDS = 10, 10, 16
-METHODS = ("fedavg", "fedper", "ditto", "feddecomp", "fedfac", "fedreg")
+METHODS = ("fedavg", "fedper", "ditto", "feddecomp", "fedfac", "fedreg", "fedpac")
 # Each attack, and with how many of the clients.
 ATTACKS = {
     "no attack": (0,),
@@ -45,7 +45,7 @@ ATTACKS = {
     "false counts": (1, 3),
     "one value of 3e38": (1,),
     # The sign of the update, not that of the arrays: its norm is honest.
-    "reversed update": (3,),
+    "reversed update": (1, 3),
 }
 ROBUST = {"robust_false_share": 0.3}
 DEFENCES: dict[str, dict[str, Any]] = {

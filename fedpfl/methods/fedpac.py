@@ -39,7 +39,7 @@ class HeadCombination(PrototypeRule):
 
     name = "head-combination"
     one_model = False
-    no_robust_mean = "also combines single clients' heads"
+    no_robust_mean = ""
     remembers = ("heads",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, in_head: Callable[[str], bool]) -> None:
@@ -50,7 +50,8 @@ class HeadCombination(PrototypeRule):
     def begin(self) -> None:
         """Start the sums at zero."""
         super().begin()
-        self._mean = RunningMean(self.layout.size)
+        self._mean = self.averaging(int((~self._head).sum()), self.shared[~self._head])
+        self._mean_head = RunningMean(int(self._head.sum()))
         self._replies: dict[int, tuple[np.ndarray, np.ndarray, float, int]] = {}
 
     def outgoing(self, client: Client) -> np.ndarray:
@@ -62,14 +63,17 @@ class HeadCombination(PrototypeRule):
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add the base; keep the head, h_i and V_i."""
         super().add(client, shared, reply)
-        self._mean.add(shared, client.train_samples * self.damping(client))
+        weight = client.train_samples * self.damping(client)
+        self._mean.add(shared[~self._head], weight)
+        self._mean_head.add(shared[self._head], weight)
         moments, (variance,) = reply.arrays["moments"].reshape(-1), reply.arrays["variance"]
         self._replies[client.id] = shared[self._head], moments, float(variance), client.train_samples
 
     def finish(self) -> None:
         """Divide, and combine."""
         super().finish()
-        self.shared = self._mean.value()
+        self.shared = np.empty_like(self.shared)
+        self.shared[~self._head], self.shared[self._head] = self._mean.value(), self._mean_head.value()
         ids, (heads, moments, variances, samples) = list(self._replies), map(np.stack, zip(*self._replies.values()))
         self.heads = self.heads.copy()
         self.heads[ids] = heads

@@ -240,6 +240,17 @@ class ExperimentFile(_Part):
         script, *arguments = extent.generate.get(column) or of_column.generate or [""]
         generate = (str(self._path.parent / script), *arguments) if script else ()
         choices = tuple(self.choices(scale, row, column, more))
+        lines = {
+            f"rows.{row}": self.rows[row].settings, f"cells.{row}.{column}": self.own.get(row, {}).get(column, {}),
+            f"columns.{column}": of_column.settings, f"scale.{scale}.row.{row}": extent.row.get(row, {}),
+            f"scale.{scale}.column.{column}": extent.column.get(column, {}),
+        }  # fmt: skip
+        for place, mine in lines.items():
+            if both := [key for key in mine if choices and key in choices[0]]:
+                message = (
+                    f"{place}: is among what is chosen, too; give the row a choose without it, or leave it out here"
+                )
+                raise ConfigError(both[0], mine[both[0]], message)
         return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
 
     def pooled(self, column: str) -> list[str]:

@@ -10,6 +10,9 @@ from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.fedpac import HeadCombination, least_on_simplex
+from fedpfl.rules.running_mean import Averages
+from fedpfl.setup.options.robust import RobustSettings
+from fedpfl.setup.robust_rule import RobustAverages
 
 
 def test_the_share_of_the_own_head_is_recorded(tmp_path):
@@ -33,6 +36,31 @@ def test_a_variance_of_nothing_does_not_make_ones_head_everybodys(said):
     made.finish()
     # Weights go as 1 / V, and V is at least a tenth of the usual one.
     np.testing.assert_allclose(made.heads, 10 / 13, rtol=1e-5)
+
+
+def test_a_robust_mean_is_that_of_the_bases_and_heads_are_combined_as_ever():
+    """The head's length differs between clients, each of whom has its own: it tells nothing of who lies."""
+
+    def played(averages):
+        clients = tuple(Client(number, 10 + number, 5) for number in range(5))
+        federation = Federation(clients, Layout.of([("base", (2,)), ("head", (1,))]))
+        made = HeadCombination(federation, np.zeros(3, np.float32), in_head=lambda name: name == "head")
+        made.averages = averages
+        made.begin_round(1)
+        for client in clients:
+            moments = np.full((2, 2), client.id % 2, np.float32)
+            extras = {"moments": moments, "variance": np.ones(1), "prototypes": moments, "counts": np.full(2, 5)}
+            arrays = {name: np.float32(array) for name, array in extras.items()}
+            base = -50.0 if client.id == 4 else 1.0 + client.id
+            made.add(client, np.array([base, base, 100.0 * client.id], np.float32), Payload(arrays=arrays))
+        made.finish()
+        return made
+
+    usual, robust = played(Averages()), played(RobustAverages(RobustSettings(robust_aggregation="median")))
+    np.testing.assert_array_equal(robust.shared[:2], [2, 2])
+    assert usual.shared[0] == pytest.approx(sum((10 + i) * (-50 if i == 4 else 1 + i) for i in range(5)) / 60)
+    assert robust.shared[2] == usual.shared[2] == pytest.approx(100 * sum(i * (10 + i) for i in range(5)) / 60)
+    np.testing.assert_array_equal(robust.heads, usual.heads)
 
 
 minimize = pytest.importorskip("scipy.optimize").minimize  # a device has no SciPy

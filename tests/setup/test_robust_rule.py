@@ -31,7 +31,7 @@ from fedpfl.setup.robust_rule import RobustAverages, clipped_mean, count_false, 
 KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
-    "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fednh", "fedpac",
+    "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fednh",
     "fedproto", "fedselect", "fedtgp", "flexlora",
 }  # fmt: skip
 

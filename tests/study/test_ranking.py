@@ -176,6 +176,29 @@ def test_whose_values_count(board: Path) -> None:
     assert load(board).choices("small", "FedAvg", "B b") == [{"learning-rate": 0.3}], "the scale's before the column's"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ('method = "fedavg" }', 'method = "fedavg", learning-rate = 0.3 }', "rows.FedAvg"),
+        ("dirichlet-alpha = 0.1 }", "dirichlet-alpha = 0.1, learning-rate = 0.3 }", "columns.A"),
+        ('remarks = "Small."', 'remarks = "Small."\nrow.FedAvg = { learning-rate = 0.3 }', "scale.smoke.row.FedAvg"),
+        ("[scale.smoke]", '[cells.FedAvg]\n"B b" = { learning-rate = 0.3 }\n[scale.smoke]', "cells.FedAvg.B b"),
+    ],
+)
+def test_a_line_may_not_set_what_is_chosen_for_it(board: Path, old: str, new: str, place: str) -> None:
+    board.write_text(FILE.replace(old, new))
+    with pytest.raises(
+        ConfigError, match=rf"learning-rate = 0\.3: {place}: is among what is chosen, too; give the row"
+    ):
+        load(board).cells("smoke")
+    cells = {(cell.row, cell.column): cell.settings for cell in load(board).cells("small")}
+    if not place.startswith("scale"):
+        assert cells["FedAvg", "B b" if "B" in place else "A"]["learning-rate"] == 0.3, "nothing is chosen there"
+    board.write_text(FILE.replace(old, new).replace('"fedavg"', '"fedavg", choose = {}'))
+    if "columns" not in place:
+        assert [cell.choices for cell in load(board).cells("smoke") if cell.row == "FedAvg"] == [(), ()]
+
+
 def test_some_rows_and_columns(board: Path) -> None:
     only = load(board).only("smoke", ["FedAvg"], ["B b"])
     assert [(cell.row, cell.column) for cell in only.cells("smoke")] == [("FedAvg", "B b")]

@@ -6,13 +6,16 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError, uncontrolled
 from .common import AsJson, load_app, print_json, stdout
 from .program import app
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @app.command("methods")
@@ -83,12 +86,21 @@ def datasets_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json([info._asdict() for info in datasets()])
         return
-    from rich.table import Table
-
-    table = Table("data set", "what", "samples", "classes", "input", "from", show_lines=True)
+    table = _names_whole("data set", "what", "samples", "classes", "input", "from")
     for info in datasets():
         table.add_row(info.name, info.description, info.size, info.classes, info.shape, info.source)
     stdout().print(table)
+
+
+def _names_whole(first: str, *heads: str) -> Table:
+    """Return an empty table whose first column has names that are not broken in a narrow terminal."""
+    from rich.table import Table
+
+    table = Table(show_lines=True)
+    table.add_column(first, no_wrap=True)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    return table
 
 
 @app.command("models")
@@ -101,9 +113,7 @@ def models_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json([info._asdict() for info in infos])
         return
-    from rich.table import Table
-
-    table = Table("model", "what", "takes", "parameters", "from", show_lines=True)
+    table = _names_whole("model", "what", "takes", "parameters", "from")
     for info in infos:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
         table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source.partition("; ")[0])

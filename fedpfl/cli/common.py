@@ -269,8 +269,9 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
         max(map(len, [*name.split(), *(texts if whole[column] else " ".join(texts).split())]), default=0)
         for column, (name, *texts) in enumerate(cells)
     ]
-    for name in table.optional:
-        if sum(least[column] + 3 for column in shown) >= width and name in table.columns:
+    others = [name for name in reversed(table.columns[1:]) if name not in table.optional]
+    for name in (*(name for name in table.optional if name in table.columns), *others):
+        if sum(least[column] + 3 for column in shown) >= width and len(shown) > 2:
             shown.remove(table.columns.index(name))
             left_out.append(name)
     fits = sum(max(map(len, cells[column])) + 3 for column in shown) < width

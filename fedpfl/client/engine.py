@@ -538,6 +538,8 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
         elif data.label_kind == CLASSES:
             hint = "targets are an array y of floats, n or n×k, and masks of whole numbers, n×H×W"
         raise ConfigError("loss", loss, f"does not fit {data.name}, which has {IN_WORDS[data.label_kind]}; {hint}")
+    if labels == LABELS:
+        data.require_shares()
     config.training.require_fitting(data.num_classes)
 
 

@@ -206,6 +206,16 @@ class FederatedData:
         """Tell whether samples have numbers as targets, masks or tokens, instead of a class."""
         return self._data.has_targets
 
+    def require_shares(self) -> None:
+        """Raise ``DataError`` unless targets are labels that a sample has or has not: 0, 1, or between them."""
+        for part, y in (("training", self._data.y_train), ("test", self._data.y_test)):
+            if y is not None and len(wrong := np.argwhere((y < 0) | (y > 1))):
+                value = y[tuple(wrong[0])]
+                allowed = "with loss = multi-label a label is 0 or 1; numbers to predict take mse"
+                raise DataError(
+                    f"{self.name}: label {wrong[0][1]} of {part} sample {wrong[0][0]} is {value:g}: {allowed}"
+                )
+
     @property
     def label_kind(self) -> str:
         """What the labels are, by the setting ``loss`` that is for them; of several labels that of targets."""

@@ -245,7 +245,8 @@ def _output(
     kept = buffers_kept([*module.named_modules()]) if training else nullcontext()
     try:
         with global_state_kept(), _without_breakpoints(), kept:
-            out = module(x)
+            taken = x.clone()
+            out = module(taken)
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         message = f"does not take inputs of {input_text}{when}: {reason}"
@@ -256,6 +257,9 @@ def _output(
             if moved is not None and not torch.equal(array, before):
                 moved.append(array)
             array.copy_(before)
+    if not torch.equal(taken, x):
+        message = f"changes its inputs in place{when}, as x -= 0.5 and a first ReLU(inplace=True) do: others need them"
+        raise ConfigError("model", name, f"{message}; write x = x - 0.5")
     if not isinstance(out, Tensor):
         message = f"gives {article(out)}{when}; must give a tensor of n x {num_classes} for n samples"
         raise ConfigError("model", name, message)

@@ -105,11 +105,12 @@ class SweepGrid(Grid):
         failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
         note = " ".join([NO_NUMBER, self._order(), *failed])
         columns = [*keys, seeds, *singles, *reasons, *about]
-        tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note)]
+        optional = [number.head for number in reversed(numbers[1:])]
+        tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note, optional=optional)]
         if len(self.seeds) > 1:
             note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
             columns = [*keys, *numbers, *reasons, Column("runs done", done)]
-            tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], note=note))
+            tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], note=note, optional=optional))
         return tables
 
     def _value(self, key: str, line: Line) -> TableCell:

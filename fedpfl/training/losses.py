@@ -147,7 +147,7 @@ def _own(text: str, version: int) -> Criterion:
     function, truth_first = user_code.guarded("loss", text, users, no_class=True), user_code.takes_truth_first(users)
 
     def criterion(outputs: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        y = y if y.is_floating_point() else y.long()
+        y = y.clone() if y.is_floating_point() else y.to(torch.int64, copy=True)  # it may change them in place
         result: Any = function(y, outputs) if truth_first else function(outputs, y)
         if not isinstance(result, Tensor) or result.shape not in ((), (len(y),)):
             is_one = (

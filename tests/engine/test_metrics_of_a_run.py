@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import FEW_SAMPLES, simulate
 from torch import nn
+from torch.nn import functional as F
 
 import fedpfl
 from fedpfl.core.errors import ConfigError
@@ -103,6 +104,36 @@ def test_accuracies_do_not_depend_on_metrics(tmp_path):
     )
     assert more["each-auroc"].keys() == {"0", "1"}
     assert plain == {key: value for key, value in more.items() if "auroc" not in key}
+
+
+def test_what_a_users_function_changes_in_place_is_its_own():
+    x = np.random.default_rng(1).normal(size=(2, 40, 4)).astype(np.float32)
+
+    def right(outputs, y):
+        return float((outputs.argmax(1) == y).float().mean())
+
+    def right_and_clears(outputs, y):
+        share = right(outputs, y)
+        outputs.zero_(), y.zero_()
+        return share
+
+    def first_class_last(outputs, y):
+        return F.cross_entropy(outputs, 2 - y, reduction="none")
+
+    def first_class_last_in_place(outputs, y):
+        return F.cross_entropy(outputs, y.mul_(-1).add_(2), reduction="none")
+
+    def scores(metric, loss):
+        run = fedpfl.run(
+            "fedem", data=[(one, (one[:, 0] > 0) + (one[:, 1] > 1).astype(int)) for one in x], model="mlp", workers=0,
+            metrics=[metric, "f1-macro"], loss=loss, num_server_rounds=3, local_epochs=1, quiet=True,
+        )  # fmt: skip
+        return run.rounds.filter(regex="^(?!seconds|bytes)").rename(
+            columns=lambda name: name.replace("_and_clears", "")
+        )
+
+    usual = scores(right, first_class_last)
+    assert scores(right_and_clears, first_class_last_in_place).equals(usual)
 
 
 def test_a_users_metric_that_fails_is_one_line(elsewhere):

@@ -89,6 +89,20 @@ def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, words):
         (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "gives probabilities; leave out the softmax"),
         (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in the nn.Linear 'inner'"),
         (nn.LSTM(4, 4), (5, 4), 4, {}, "model = 'LSTM': gives a tuple; must give a tensor of n x 4"),
+        (
+            nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)),
+            (4,),
+            3,
+            {},
+            "changes its inputs in place, as x -= 0.5 and a first ReLU(inplace=True) do: others need them; write x = x",
+        ),
+        (
+            nn.Sequential(nn.Dropout(inplace=True), nn.Linear(4, 3)),
+            (4,),
+            3,
+            {},
+            "changes its inputs in place in training mode",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):

@@ -46,6 +46,27 @@ def test_a_narrow_terminal_has_whole_names_and_numbers_and_says_what_it_leaves_o
     assert "Last round. Not shown here: seconds, worst tenth (--format csv)." in " ".join(drawn.split())
 
 
+def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    columns = [
+        "round",
+        "personalised, %",
+        "worst tenth, %",
+        "global, %",
+        "training loss",
+        "seconds",
+        "trained",
+        "failed",
+    ]
+    row = [1, 80.89, 60.47, None, 0.25, 2.24, 10, 0]
+    print_tables([Table("rounds", columns, [row], [0, 2, 2, 2, 3, 2, 0, 0], optional=["trained"])], "")
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert max(map(len, drawn.splitlines())) <= 60
+    assert {"round", "personalised,", "training", "loss", "80.89", "60.47", "0.250"} <= set(drawn.split())
+    assert "Not shown here: trained, failed, seconds (--format csv)." in " ".join(drawn.split())
+
+
 def test_a_difference_of_almost_nothing_has_no_sign():
     table = Table("Differences", ["a", "b"], [[-0.001, Spread(-0.001, 0.2, 3)]])
     assert table.texts(table.rows[0]) == ["0.00", "0.00 ± 0.20"]

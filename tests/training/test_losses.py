@@ -127,6 +127,19 @@ def test_loss_and_data_have_to_fit(tmp_path):
     simulate(tmp_path, 4, method="fedavg", **{**settings, "partitioner": "iid", "num_server_rounds": 1})
 
 
+@pytest.mark.parametrize("value", [2, -1, 0.5])
+def test_labels_of_which_several_are_right_lie_between_0_and_1(value):
+    x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
+    y = (x[..., :2] > 0).astype(np.float32)
+    y[1, 3, 1] = value
+    few = {"data": [*zip(x, y)], "model": "mlp", "loss": "multi-label", "num_server_rounds": 1, "quiet": True}
+    if value == 0.5:
+        assert len(fedpfl.run("fedavg", **few).rounds) == 1
+        return
+    with pytest.raises(fedpfl.FedpflError, match=rf"label 1 of training sample 33 is {value}: .* a label is 0 or 1"):
+        fedpfl.run("fedavg", **few)
+
+
 def test_a_score_may_be_negative_but_not_a_count():
     reply = {"personalised-correct": -3.5, "personalised-samples": 4, "personalised-loss-sum": 1.0}
     client = Client(0, 8, 4)

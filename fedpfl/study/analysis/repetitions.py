@@ -127,7 +127,8 @@ def rounds_table(title: str, run: RunFolder, lines: Sequence[Mapping[str, Any]])
     ]  # fmt: skip
     heads = [*(score.head(name) for name in ("personalised", "worst tenth", "global")), "training loss", "MB",
              "seconds", "trained", "failed"]  # fmt: skip
-    return Table(title, ["round", *heads], rows, [0, *[score.digits] * 3, 3, 2, 2, 0, 0])
+    digits = [0, *[score.digits] * 3, 3, 2, 2, 0, 0]
+    return Table(title, ["round", *heads], rows, digits, optional=("trained", "seconds"))
 
 
 def grouped(runs: Sequence[RunFolder], axis: str = "") -> list[RunGroup]:

@@ -247,6 +247,13 @@ class FedRoD(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., personal_start: Literal["generic", "zero"] = ..., **settings: Any,
     ) -> None: ...
 
+class FedRolex(MethodStrategy):
+    """Share the model; a client of width r has ⌈r·K⌉ of the K channels of each hidden layer, from j mod K on."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., scale: Literal["auto", "always", "never"] = ..., mask: bool = ..., **settings: Any,
+    ) -> None: ...
+
 class FedSALoRA(MethodStrategy):
     """Share A of each adapter B·A; B and the head stay."""
     def __init__(
@@ -308,6 +315,13 @@ class GPFL(MethodStrategy):
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., guidance_weight: float = ..., embedding_decay: float = ..., **settings: Any,
+    ) -> None: ...
+
+class HeteroFL(MethodStrategy):
+    """Share the model; a client of width r has the first ⌈r·K⌉ of the K channels of each hidden layer."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., scale: Literal["auto", "always", "never"] = ..., mask: bool = ..., **settings: Any,
     ) -> None: ...
 
 class IFCA(MethodStrategy):

@@ -170,6 +170,8 @@ class CommonSettings(TypedDict, total=False):
     fedreg_variant: Literal["full", "same-weights", "one-head", "original-only", "rebalanced-only"]
     fedrep_p_epochs: int
     fedrod_personal_start: Literal["generic", "zero"]
+    fedrolex_scale: Literal["auto", "always", "never"]
+    fedrolex_mask: bool
     fedselect_share: float
     fedselect_most: float
     fedsplit_split: str
@@ -180,6 +182,8 @@ class CommonSettings(TypedDict, total=False):
     floco_radius: float
     gpfl_guidance_weight: float
     gpfl_embedding_decay: float
+    heterofl_scale: Literal["auto", "always", "never"]
+    heterofl_mask: bool
     ifca_clusters: int
     knn_per_weight: float
     moon_mu: float

@@ -155,6 +155,11 @@ class Engine:
             for option in self.parts:
                 option.made()
 
+    @property
+    def common(self) -> Config:
+        """The settings of all clients."""
+        return self._common
+
     def computing(self) -> ContextManager[None]:
         """Return the context of all that this engine computes: the threads, number types and precision of its run."""
         return computing_as(self._common.training, self.threads)

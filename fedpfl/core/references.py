@@ -27,6 +27,8 @@ _WORD = r"[^\W\d]\w*"
 _REFERENCE = re.compile(rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*(?:#\d+)?")
 # Clients that a part of a setting is for, and labels that a loss is for.
 _CLIENTS = re.compile(r"\A(?:\d+(?:-\d+)?:|(?:mse|multi-label|segmentation):(?=[^:]+:))")
+# The share of a model's channels that a client has.
+_SHARE = re.compile(r"@[\d.]+\Z")
 # Objects of this process by the texts that name them; fedpfl/setup/objects.py puts them here.
 objects: dict[str, Any] = {}
 
@@ -50,8 +52,8 @@ def references(values: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[tupl
 
 
 def without_clients(text: str) -> str:
-    """Return a part of a setting without what it is for: ``0-9:`` or ``mse:`` before ``MODULE:NAME``."""
-    return _CLIENTS.sub("", text.strip())
+    """Return a part of a setting without what stands around ``MODULE:NAME``: ``0-9:`` or ``mse:``, and ``@0.5``."""
+    return _SHARE.sub("", _CLIENTS.sub("", text.strip()))
 
 
 def entry_point_names(kind: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Mapping
 
 from .layout import Layout
 from .rng import generator
@@ -62,6 +63,8 @@ class Federation:
     seed: int = 0
     wire_dtype: str = "float32"  # type in which floats travel; clients start from arrays rounded to it
     noisy: bool = False  # whether differential privacy adds noise to what clients send
+    # by number, the layouts of clients that have a slice of the shared arrays
+    layouts: Mapping[int, Layout] = field(default_factory=dict)
 
 
 def new_clients(seed: int, share: float, num_clients: int) -> list[int]:

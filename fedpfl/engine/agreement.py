@@ -18,6 +18,8 @@ from ..core.name_lists import other_than, shape_of, shown
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.sharing import Sharing
+from ..core.slices import slice_layout
+from ..models.sources import split_width
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 
@@ -110,6 +112,14 @@ class Agreement:
         ]
 
     @property
+    def layouts(self) -> dict[int, Layout]:
+        """The layouts of clients that have a slice of the shared arrays."""
+        whole = self.sharing.layout
+        texts = {client: one.layout for client, one in self.descriptions.items() if one.layout != whole.to_text()}
+        made = {text: slice_layout(whole, text) for text in set(texts.values())}
+        return {client: made[text] for client, text in texts.items()}
+
+    @property
     def threads(self) -> list[int]:
         """The number of threads with which each client computes; 0 of one that is absent."""
         there = self.descriptions
@@ -146,7 +156,7 @@ def agree(config: Config, answers: Mapping[int, Payload]) -> Agreement:
     there = _Clients(answers, lambda total: config.run.enough_clients(total))
     if config.run.client_models:
         _require_same_sharing(config, there)
-    config = config.of_client(0)
+    config = _with_whole_model(config)
     there.require_usual(lambda one: one.inputs, OTHER_DATA)
     there.require_columns(_usual(one.columns for one in there.told.values()), "most others'")
     there.require_usual(lambda one: one.division, OTHER_DIVISION)
@@ -170,7 +180,7 @@ def agree(config: Config, answers: Mapping[int, Payload]) -> Agreement:
 
 def agree_with(config: Config, answers: Mapping[int, Payload], task: Mapping[str, Any]) -> Agreement:
     """Build the model of a run that is over; leave out the clients that have another task, data or model."""
-    config, there, names = config.of_client(0), _Clients(answers, lambda total: 1), task.get("names", {})
+    config, there, names = _with_whole_model(config), _Clients(answers, lambda total: 1), task.get("names", {})
     shape, vocabulary, division = shape_of(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
     run = _words(shape, vocabulary)
     there.leave_out({
@@ -236,8 +246,13 @@ def _agreed(
     layout, refused = sharing.layout.to_text(), dict[int, str]()
     for client, one in there.told.items():
         try:
-            if one.layout != layout:
+            if config.method.aggregation.rule.takes_slices:
+                require_width(config, config.run.named_model(one.model or config.run.model))
+                slice_layout(sharing.layout, one.layout)
+            elif one.layout != layout:
                 sharing.layout.require(Layout.from_text(one.layout))
+        except ConfigError as error:
+            refused[client] = str(error)
         except LayoutError as error:
             refused[client] = f"has another model: {printable(str(error), 500)}"
     try:
@@ -272,8 +287,13 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
     if max(named, default=0) >= there.total:
         allowed = f"names client {max(named)}; the clients are 0 … {there.total - 1}"
         raise ConfigError("client-models", config.run.client_models, allowed)
+    chosen_models = {config.run.model_of(i): config.of_client(i) for i in range(there.total)}
+    if config.method.aggregation.rule.takes_slices:
+        for name in chosen_models:
+            require_width(config, name)
+        return
     variants = []
-    for name, chosen in {config.run.model_of(i): config.of_client(i) for i in range(there.total)}.items():
+    for name, chosen in chosen_models.items():
         model, sharing = assemble(chosen, there.first.shape, max(there.classes()), vocabulary=there.first.vocabulary)
         variants.append((name, sharing.layout, extras_of(chosen, model, sharing).shapes))
     first, layout, shapes = variants[0]
@@ -284,6 +304,18 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
         if differ:
             allowed = f"{first} and {name} differ in what {config.method.name} sends: {', '.join(differ)}"
             raise ConfigError("client-models", config.run.client_models, allowed)
+
+
+def require_width(config: Config, name: str) -> None:
+    """Refuse a client's model that is not the run's at a width, for a rule that takes slices."""
+    if split_width(name)[0] != split_width(config.run.model)[0]:
+        allowed = f"{name} is not {config.run.model} at a width: {config.method.name} takes widths, such as 0-9:@0.5"
+        raise ConfigError("client-models", config.run.client_models or name, allowed)
+
+
+def _with_whole_model(config: Config) -> Config:
+    """Return the settings with the model that has all that is shared."""
+    return config if config.method.aggregation.rule.takes_slices else config.of_client(0)
 
 
 def _usual(values: Iterable[Any]) -> Any:

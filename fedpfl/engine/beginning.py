@@ -114,6 +114,11 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     if hidden := hidden_layers(agreed.model):
         remarks = [*remarks, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are "
                    "neither trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
+    if config.method.aggregation.rule.takes_slices:
+        narrow = len(agreed.layouts)
+        without = 'client-models, as in client-models="0-4:@0.5", gives clients a narrower one'
+        tests = f"{narrow} of {total} clients have a narrower one; only the others test the global model"
+        remarks = [*remarks, tests if narrow else f"all clients have the whole model: {without}"]
     return [*remarks, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
 
 

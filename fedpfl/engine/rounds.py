@@ -226,7 +226,7 @@ class RoundLoop:
         checks = [listener.receive_rows(rule, clients, rows) for listener in self.listeners]
         for place, (client, reply, _) in enumerate(group):
             try:
-                require_layout(rule.layout, reply)
+                require_layout(rule.layout_of(client), reply)
                 for errors in checks:
                     if (refused := errors[place]) is not None:
                         raise refused
@@ -240,7 +240,7 @@ class RoundLoop:
         """Return the content of a reply, or None if it cannot count."""
         rule = self.rule
         try:
-            require_layout(rule.layout, reply)
+            require_layout(rule.layout_of(client), reply)
             shared = self._shared(client, reply)
             reply = Payload(reply.config, reply.metrics, self.extras.read(reply.arrays, SERVER))
             if not rule.federation.noisy:  # noise may make numbers negative
@@ -274,7 +274,7 @@ class RoundLoop:
     def _shared(self, client: Client, reply: Payload) -> np.ndarray:
         """Return the shared vector of a reply; what the client was sent where the rule takes none."""
         if self.rule.takes_shared:
-            return self.rule.layout.unpack(reply.arrays)
+            return self.rule.layout_of(client).unpack(reply.arrays)
         return rounded(self.rule.outgoing(client), self.settings.wire_dtype)
 
     def test_requests(self, number: int) -> list[Request]:
@@ -297,13 +297,13 @@ class RoundLoop:
     def requests(self, clients: Iterable[Client], number: int, kind: str) -> list[Request]:
         """Return the messages of a kind (``train`` or ``evaluate``) to clients, each made when it is sent."""
         packed: Packed = OrderedDict()
-        layout, may_stay = self.rule.layout.to_text(), kind == TRAIN and self._may_stay()
+        may_stay = kind == TRAIN and self._may_stay()
         return [
-            Request(client, kind, partial(self._payload, client, number, kind, layout, packed), may_stay)
-            for client in clients
+            Request(client, kind, partial(self._payload, client, number, kind, packed), may_stay) for client in clients
         ]
 
-    def _payload(self, client: Client, number: int, kind: str, layout: str, packed: Packed) -> Payload:
+    def _payload(self, client: Client, number: int, kind: str, packed: Packed) -> Payload:
+        layout = self.rule.layout_of(client)
         extra = self.rule.attachments(client, kind)
         arrays = {**extra.arrays, "shared": self.rule.outgoing(client)}
         for listener in self.listeners:
@@ -312,7 +312,7 @@ class RoundLoop:
         same = tuple(id(array) for array in arrays.values())
         if same not in packed:
             others = {name: array for name, array in arrays.items() if name != "shared"}
-            shared = self.rule.layout.pack(arrays["shared"], self.settings.wire_dtype)
+            shared = layout.pack(arrays["shared"], self.settings.wire_dtype)
             packed[same] = Packing(arrays, {**self.extras.pack(others, CLIENT), **shared}, {})
             if len(packed) > KEPT_PACKED:
                 packed.popitem(last=False)
@@ -324,7 +324,7 @@ class RoundLoop:
                 "round": number,
                 "personal-round": last,
                 "state-key": self.state_key,
-                "layout": layout,
+                "layout": layout.to_text(),
             }
             payload = Payload(config, {}, packed[same].arrays)
             messages[last] = payload, _bytes_of(payload)

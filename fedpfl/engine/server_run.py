@@ -84,7 +84,7 @@ def _run(
     agreed = agree(config, answers)
     beginning.take_task(agreed, transport, [*remarks, *agreed.remarks])
     task = folder.task()
-    rule = make_rule(config, agreed.clients, agreed.sharing)
+    rule = make_rule(config, agreed.clients, agreed.sharing, agreed.layouts)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
     listeners = [
         *options.listeners_of(server),

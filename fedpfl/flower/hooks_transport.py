@@ -143,12 +143,11 @@ class HooksTransport(GridMembers):
 
     def messages(self, requests: Sequence[Request], config: ConfigRecord, server_round: int) -> list[Message]:
         """Return the messages of requests, those of the lowest client first."""
-        layout = self.rule.layout
         records: dict[int, tuple[Payload, ArrayRecord, ArrayRecord]] = {}
         self._sent = {}
         config["server-round"] = server_round
         for request in sorted(requests, key=lambda one: one.client.id):
-            payload = request.make()
+            payload, layout = request.make(), self.rule.layout_of(request.client)
             key = id(payload.arrays)
             if key not in records:  # equal arrays are one record: serialised once, held once
                 arrays, extras = to_named(layout, payload.arrays, self.plain)
@@ -261,20 +260,20 @@ class HooksTransport(GridMembers):
         metrics = {name: value for name, value in said.items() if not isinstance(value, list)}
         if not trained:
             return Reply(client, Payload(metrics=metrics))
-        rule = self.rule
+        rule, layout = self.rule, self.rule.layout_of(client)
         others = {name: record for name, record in content.array_records.items() if name != EXTRAS}
         if len(others) != 1:
             raise LayoutError(f"its reply has {len(others)} ArrayRecords with arrays of the model, and must have one")
         record = next(iter(others.values()))
         arrays: dict[str, Any] = {}
         if rule.takes_shared:
-            shared = self.split.floats_of(record) if self.split else from_named(rule.layout, record, self.plain)
-            arrays = rule.layout.pack(shared, rule.federation.wire_dtype)
+            shared = self.split.floats_of(record) if self.split else from_named(layout, record, self.plain)
+            arrays = layout.pack(shared, rule.federation.wire_dtype)
         metrics["train-samples"] = metrics.get(self.form.weight, 0)
         if self.split is not None:
             client = replace(client, train_samples=cast(int, metrics["train-samples"]))
             rule.clients[client.id] = client
-        config: dict[str, Value] = {"layout": rule.layout.to_text()}
+        config: dict[str, Value] = {"layout": layout.to_text()}
         return Reply(client, Payload(config, metrics, {**others_of(content.array_records.get(EXTRAS)), **arrays}))
 
 

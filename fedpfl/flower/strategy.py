@@ -23,6 +23,7 @@ from torch import nn
 from .. import models
 from ..core.checksummed_files import read_arrays
 from ..core.errors import ConfigError, FedpflError, did_you_mean
+from ..core.layout import Layout
 from ..core.metric_bounds import LARGEST, Bounds, problem
 from ..core.name_lists import shape_of
 from ..core.samples import MAX_CLASSES
@@ -507,6 +508,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             way = HooksTransport(grid, text, form, split, self._life, least)
             model: nn.Module = split.model
             clients, sharing, plain = way.place_all(), split.sharing, split.plain
+            layouts: dict[int, Layout] = {}
             split.tell()
         else:
             from ..engine.agreement import agree
@@ -517,11 +519,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             self.config = replace(self.config, run=run)
             way = HooksTransport(grid, text, form, None, self._life, least)
             agreed = agree(self.config, way.find_clients(self.config, self.state_key))
-            clients, model, sharing = agreed.clients, agreed.model, agreed.sharing
+            clients, model, sharing, layouts = agreed.clients, agreed.model, agreed.sharing, agreed.layouts
             plain = models.plain_names(model)
             for remark in (*remarks_of(self.config, agreed, True), *agreed.remarks):
                 logger.log(WARNING, "fedpfl: %s", remark)
-        rule = make_rule(self.config, clients, sharing)
+        rule = make_rule(self.config, clients, sharing, layouts)
         way.rule, way.plain, self._plain = rule, plain, plain
         if type(self).aggregate_train is not MethodStrategy.aggregate_train:
             way.missing = f"{LATE}, or left out by aggregate_train of {type(self).__name__}"

@@ -99,7 +99,7 @@ def prepare(
         values = stored
     config = Config.parse(values)
     models = {config.run.model, config.run.model_of(0)}
-    models |= {model for _, model in config.run.listed_models()}
+    models |= {config.run.named_model(model) for _, model in config.run.listed_models()}
     for model in models:
         require_known(model)
     if config.run.metrics:

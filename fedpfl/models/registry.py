@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections import OrderedDict
 from typing import Callable, NamedTuple, Tuple
 
@@ -29,6 +31,8 @@ class BaseHeadModel(nn.Module):
         Shape of one sample; set by :func:`build`.
     vocabulary : int
         Number of different tokens of a model of texts, 0 for others; set by :func:`build`.
+    width : float
+        Share of the channels that it has of the model with its name; set by :func:`build`.
     another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
     head_path : str
@@ -65,6 +69,7 @@ class BaseHeadModel(nn.Module):
 
     input_shape: Shape
     vocabulary: int = 0
+    width: float = 1.0
     another: Callable[[], BaseHeadModel]
     head_path: str = ""
     gives_for: str = "sample"
@@ -98,7 +103,8 @@ class NoHead(nn.Identity):
         self.name, self.reason = name, reason
 
 
-# (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model.
+# (input shape, classes) → model, and for texts (input shape, classes, vocabulary) → model; with an argument ``width``
+# where the model can be narrower.
 Builder = Callable[..., BaseHeadModel]
 
 
@@ -109,6 +115,11 @@ class _Entry(NamedTuple):
     smallest_side: int | None
     tokens: bool = False
     smallest_length: int | None = None
+
+    @property
+    def takes_width(self) -> bool:
+        """Whether the model can be narrower."""
+        return "width" in inspect.signature(self.builder).parameters
 
     def complaint(self, shape: Shape, vocabulary: int) -> str | None:
         """Describe the model's need, if it cannot take an input of this shape."""
@@ -172,6 +183,11 @@ def register(
 def names() -> list[str]:
     """Return the names that users may write: those of this package and of installed packages' models."""
     return [*MODELS, *(name for name in references.entry_point_names("model") if name not in MODELS)]
+
+
+def channels(count: int, width: float) -> int:
+    """Return how many of ``count`` channels a layer has in a model of a width: at least one."""
+    return math.ceil(count * width)
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -6,7 +6,7 @@ from typing import Sequence
 
 from torch import Tensor, nn
 
-from .registry import BaseHeadModel, Shape, named, register
+from .registry import BaseHeadModel, Shape, channels, named, register
 
 
 class BasicBlock(nn.Module):
@@ -32,18 +32,18 @@ class BasicBlock(nn.Module):
         return activated
 
 
-def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int]) -> BaseHeadModel:
+def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int], width: float) -> BaseHeadModel:
     """Build the ImageNet layout of ResNet with ``blocks[i]`` basic blocks in stage i."""
+    in_channels = channels(64, width)
     base = named(
-        conv1=nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False),
-        bn1=nn.BatchNorm2d(64),
+        conv1=nn.Conv2d(input_shape[0], in_channels, 7, stride=2, padding=3, bias=False),
+        bn1=nn.BatchNorm2d(in_channels),
         # ReLU behind max-pooling: see the note at the top of cnn.py.
         maxpool=nn.MaxPool2d(3, stride=2, padding=1),
         relu=nn.ReLU(),
     )
-    in_channels = 64
     for stage, count in enumerate(blocks):
-        out_channels = 64 * 2**stage
+        out_channels = channels(64 * 2**stage, width)
         layer = nn.Sequential()
         for index in range(count):
             stride = 2 if stage > 0 and index == 0 else 1
@@ -59,30 +59,30 @@ def _resnet(input_shape: Shape, num_classes: int, blocks: Sequence[int]) -> Base
 
 
 @register("resnet8", smallest_side=1)
-def resnet8(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def resnet8(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """Three stages of one basic block (64, 128, 256 channels).
 
     FedDecomp, section 4.1, for CIFAR-10; layout and initial weights (Kaiming normal over the fan-out) from the authors'
     code. 1,235,274 parameters for 3 channels and 10 classes.
     """
-    return _resnet(input_shape, num_classes, (1, 1, 1))
+    return _resnet(input_shape, num_classes, (1, 1, 1), width)
 
 
 @register("resnet10", smallest_side=1)
-def resnet10(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def resnet10(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """Four stages of one basic block (64, 128, 256, 512 channels).
 
     FedDecomp, section 4.1, for CIFAR-100 and Tiny ImageNet; as :func:`resnet8` with one more stage. 4,957,092
     parameters for 3 channels and 100 classes.
     """
-    return _resnet(input_shape, num_classes, (1, 1, 1, 1))
+    return _resnet(input_shape, num_classes, (1, 1, 1, 1), width)
 
 
 @register("resnet18", smallest_side=1)
-def resnet18(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def resnet18(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """Four stages of two basic blocks.
 
     He et al., "Deep Residual Learning for Image Recognition" (2016), in torchvision's layout, which FedFac, section
     5.1, runs on CIFAR-10 with ImageNet weights. 11,181,642 parameters for 3 channels and 10 classes.
     """
-    return _resnet(input_shape, num_classes, (2, 2, 2, 2))
+    return _resnet(input_shape, num_classes, (2, 2, 2, 2), width)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from .registry import BaseHeadModel, Shape, named, register
+from .registry import BaseHeadModel, Shape, channels, named, register
 
 
 class Residual(nn.Sequential):
@@ -33,32 +33,32 @@ SMALLEST_SIDE = 11
 
 
 @register("resnet9", smallest_side=SMALLEST_SIDE)
-def resnet9(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def resnet9(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """Eight convolutions, four of them in two residual pairs, and one linear layer.
 
     Factorized-FL, appendix C.1, table 3; strides, padding and the place of batch normalisation from the authors' code.
     2,571,338 parameters for 3 channels and 10 classes; the paper's 2.574 M also counts the 2,944 running means and
     variances.
     """
-    return _resnet9(input_shape, num_classes, 64)
+    return _resnet9(input_shape, num_classes, channels(64, width))
 
 
 @register("resnet9-narrow", smallest_side=SMALLEST_SIDE)
-def resnet9_narrow(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def resnet9_narrow(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """``resnet9`` with an eighth of its channels, 8 to 32.
 
     This project's own, for Factorized-FL at small scale.
     """
-    return _resnet9(input_shape, num_classes, 8)
+    return _resnet9(input_shape, num_classes, channels(8, width))
 
 
-def _resnet9(input_shape: Shape, num_classes: int, width: int) -> BaseHeadModel:
-    """Return the network with ``width`` channels behind its first convolution and four times as many in the end."""
-    twice, most = 2 * width, 4 * width
+def _resnet9(input_shape: Shape, num_classes: int, first: int) -> BaseHeadModel:
+    """Return the network with ``first`` channels behind its first convolution and four times as many in the end."""
+    twice, most = 2 * first, 4 * first
     base = named(
-        **_conv(1, input_shape[0], width),
+        **_conv(1, input_shape[0], first),
         relu1=nn.ReLU(),
-        **_conv(2, width, twice, kernel_size=5, stride=2, padding=2),
+        **_conv(2, first, twice, kernel_size=5, stride=2, padding=2),
         relu2=nn.ReLU(),
         res1=Residual(
             OrderedDict(**_conv(3, twice, twice), relu3=nn.ReLU(), **_conv(4, twice, twice), relu4=nn.ReLU()),

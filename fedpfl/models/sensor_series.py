@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .registry import BaseHeadModel, Shape, named, register
+from .registry import BaseHeadModel, Shape, channels, named, register
 
 
 class Row(nn.Module):
@@ -27,7 +27,7 @@ def _unpadded(steps: int) -> int:
 
 # 28 is the smallest length for which `_unpadded` leaves a step.
 @register("cnn-1d", smallest_length=28)
-def cnn_1d(input_shape: Shape, num_classes: int) -> BaseHeadModel:
+def cnn_1d(input_shape: Shape, num_classes: int, width: float = 1.0) -> BaseHeadModel:
     """Two convolutions over 9 steps (16, 32 channels), each with max-pooling of 2, and 64 hidden units; no padding.
 
     Maps series (n, channels, time) to logits (n, classes). Convolutions over the time of a person's sensors follow Zeng
@@ -36,21 +36,22 @@ def cnn_1d(input_shape: Shape, num_classes: int) -> BaseHeadModel:
     HARCNN's channels, and 64 units in place of its 1,024 and 512, which hold 99 % of its parameters. 59,654 parameters
     for 9x128 and 6 classes.
     """
-    channels, steps = input_shape
+    inputs, steps = input_shape
+    first, second, units = (channels(count, width) for count in (16, 32, 64))
     base = named(
         row=Row(),
-        conv1=nn.Conv2d(channels, 16, (1, 9)),
+        conv1=nn.Conv2d(inputs, first, (1, 9)),
         pool1=nn.MaxPool2d((1, 2)),
         # ReLU behind max-pooling: see the note at the top of cnn.py.
         relu1=nn.ReLU(),
-        conv2=nn.Conv2d(16, 32, (1, 9)),
+        conv2=nn.Conv2d(first, second, (1, 9)),
         pool2=nn.MaxPool2d((1, 2)),
         relu2=nn.ReLU(),
         flatten=nn.Flatten(),
-        fc1=nn.Linear(32 * _unpadded(steps), 64),
+        fc1=nn.Linear(second * _unpadded(steps), units),
         relu3=nn.ReLU(),
     )
-    return BaseHeadModel(base, nn.Linear(64, num_classes))
+    return BaseHeadModel(base, nn.Linear(units, num_classes))
 
 
 class LastState(nn.GRU):

@@ -22,6 +22,7 @@ from ..core.checksummed_files import Stored, read_arrays
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
 from ..core.files import write_atomically
 from ..core.frozen import frozen
+from ..core.layout import Layout
 from ..core.name_lists import shape_of
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
@@ -29,6 +30,7 @@ from ..data.federation import TOKENS, names_of_classes
 from ..data.scaling import FILL, Scaling
 from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
+from ..models.sources import split_width
 from ..rules import Rule
 from ..setup.assembly import assemble, make_rule, plain_model, seed_model, untrained
 from ..setup.config import Config
@@ -104,7 +106,12 @@ def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.
     shape, vocabulary = shape_of(task["input_shape"]), task.get("vocabulary", 0)
     sizes = task.get("samples", [(0, 0)] * task["clients"])
     sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)[1]
-    rule = make_rule(config, [Client(i, *counts) for i, counts in enumerate(sizes)], sharing)
+    layouts: dict[int, Layout] = {}
+    if config.method.aggregation.rule.takes_slices:
+        models_of = [_of_client(config, task, client) for client in range(len(sizes))]
+        made = {one.run.model: assemble(one, shape, max(classes), vocabulary=vocabulary)[1].layout for one in models_of}
+        layouts = {client: made[one.run.model] for client, one in enumerate(models_of)}
+    rule = make_rule(config, [Client(i, *counts) for i, counts in enumerate(sizes)], sharing, layouts)
     rule.load_state(state)
     return rule
 
@@ -167,7 +174,8 @@ class _StoredModels:
             arrays = state.load(number) if number else initial
             sharing.set_personal(arrays)
         exported = export_of(config.method, model)
-        has_own_arrays = sharing.personal or sharing.layout.frozen or not self.rule.one_model
+        narrower = sharing.layout.size < self.rule.layout.size
+        has_own_arrays = sharing.personal or sharing.layout.frozen or narrower or not self.rule.one_model
         if not has_own_arrays and plain.state_dict().keys() >= set(sharing.shared):
             return None  # global.safetensors
         return complete_arrays(plain, exported)
@@ -294,7 +302,7 @@ def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
     model = task.get("models", {}).get(str(client))
     if model is None:
         return config.of_client(client)
-    if model not in models.names():
+    if split_width(model)[0] not in ("", *models.names()):
         # Its name came over the network: code that it names is not run here.
         raise ConfigError("model", model, f"is the device's own model of client {client}, which is built only there")
     return config.with_model(model)

@@ -26,6 +26,7 @@ from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH
+from .export import stored_rule
 from .identity import require_data
 from .run_folder import RunFolder
 
@@ -63,6 +64,9 @@ class Simulation:
         self.engine = engine
         self.task = task
         self.last = last
+        if engine.config.method.aggregation.rule.takes_slices:
+            self.rule = stored_rule(engine.common, task, stored)
+            return
         clients = [Client(i, *engine.data.sizes(i)) for i in range(engine.num_clients)]
         self.rule = make_rule(engine.config, clients, engine.sharing)
         self.rule.load_state(stored)
@@ -88,6 +92,7 @@ class Simulation:
 
         The kind of the message, ``train`` or ``evaluate``, decides what the server attaches.
         """
+        self.engine.use_model_of(client)
         sharing, rule = self.engine.sharing, self.rule
         receiver = rule.clients[client]
         extra = rule.attachments(receiver, kind)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 import numpy as np
 
-from ..core.layout import rounded
+from ..core.layout import Layout, rounded
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client, Federation
@@ -75,6 +75,8 @@ class Rule(ABC):
     takes_shared : bool
         Whether the rule computes with clients' shared vectors. If not, clients do not send them, and :meth:`add` gets
         the vector that the client was sent.
+    takes_slices : bool
+        Whether a client may have a slice of the shared arrays: that of the run's model at a width.
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
@@ -131,6 +133,7 @@ class Rule(ABC):
     sees_personal: ClassVar[bool] = False
     starts_with_all: ClassVar[bool] = False
     takes_shared: ClassVar[bool] = True
+    takes_slices: ClassVar[bool] = False
     remembers: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
 
@@ -151,6 +154,7 @@ class Rule(ABC):
         self.clients = {client.id: client for client in federation.clients}
         self.participants = [client for client in federation.clients if client.id not in federation.held_out]
         self.layout = federation.layout
+        self._layouts = dict(federation.layouts)
         self.shared = shared
         self.round = 0
         self.personal_round = dict.fromkeys(self.clients, 0)
@@ -162,8 +166,10 @@ class Rule(ABC):
         self.numbers: dict[str, float] = {}
         self.arrays: dict[str, np.ndarray] = {}
 
-    def join(self, client: Client) -> None:
-        """Let a client take part that was absent, before a round."""
+    def join(self, client: Client, layout: Layout | None = None) -> None:
+        """Let a client take part that was absent, before a round; ``layout`` is that of its slice, if it has one."""
+        if layout is not None:
+            self._layouts[client.id] = layout
         self.clients[client.id] = client
         self.participants = sorted([*self.participants, client], key=lambda one: one.id)
 
@@ -197,6 +203,10 @@ class Rule(ABC):
         if self.server_step is not None:
             # What the clients started from: `wire-dtype` may have rounded it.
             self.shared = self.server_step(rounded(before, self.federation.wire_dtype), self.shared)
+
+    def layout_of(self, client: Client) -> Layout:
+        """Return the layout of what a client gets and sends, which is all of :attr:`layout` unless it has a slice."""
+        return self._layouts.get(client.id, self.layout)
 
     @property
     def common(self) -> np.ndarray:
@@ -254,7 +264,7 @@ class Rule(ABC):
         ----------
         client : Client
             Who answered.
-        shared : ndarray of float32, shape (layout.size,)
+        shared : ndarray of float32, shape (layout.size,), or that of its slice
             Its shared arrays after training.
         reply : Payload
             Its numbers, and its further arrays as the method's ``extras`` declare them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from ..core.errors import ConfigError
 from ..core.extra_arrays import Extras
 from ..core.frozen import frozen
-from ..core.layout import RUNNING_STATISTICS
+from ..core.layout import RUNNING_STATISTICS, Layout
 from ..core.metrics import MASKS, NEXT_TOKEN, TARGETS
 from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
@@ -185,8 +185,13 @@ def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
     return Extras([*config.method.extras, *more], model, sharing.layout.size, config.run.wire_dtype)
 
 
-def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Rule:
-    """Return the rule of the run's method, as it stands before round 1, with the initial arrays of ``sharing``."""
+def make_rule(
+    config: Config, clients: Iterable[Client], sharing: Sharing, layouts: Mapping[int, Layout] | None = None
+) -> Rule:
+    """Return the rule of the run's method, as it stands before round 1, with the initial arrays of ``sharing``.
+
+    ``layouts`` are those of clients that have a slice of them.
+    """
     run, aggregation = config.run, config.method.aggregation
     listed = tuple(sorted(clients, key=lambda client: client.id))
     federation = Federation(
@@ -195,6 +200,7 @@ def make_rule(config: Config, clients: Iterable[Client], sharing: Sharing) -> Ru
         held_out=frozenset(new_clients(run.seed, run.new_clients, len(listed))) | {c.id for c in listed if c.absent},
         seed=run.seed,
         wire_dtype=run.wire_dtype,
+        layouts=layouts or {},
     )
     rule = aggregation.rule(federation, sharing.get_shared(), **aggregation.options, **sharing.rule_options)
     if config.wants(ServerStepOption):

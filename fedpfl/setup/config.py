@@ -21,6 +21,7 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import find
 from ..methods import names as method_names
+from ..models.sources import WIDTH_FORM, has_width
 from ..models.sources import names as model_names
 from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
@@ -47,15 +48,16 @@ class RunSettings:
         "small-cnn",
         "Model; its input and output sizes follow from the data.",
         choices=model_names,
-        open_to={**model_sources(), references.FORM: references.is_reference},
+        open_to={**model_sources(), references.FORM: references.is_reference, WIDTH_FORM: has_width},
         tags="own code",
     )
     client_models: str = setting(
         "",
-        "Models of some clients. Shared arrays must have the same shapes in all models.",
+        "Models of some clients. Shared arrays must have the same shapes in all models; heterofl and fedrolex take "
+        "widths of the run's model.",
         tags="own code",
-        form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8, or MODULE:NAME, a function from a client number "
-        "to a model's name",
+        form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8 or 0-9:@0.5, or MODULE:NAME, a function from a "
+        "client number to a model's name",
     )
     num_server_rounds: int = setting(5, "Number of rounds.", minimum=1, tags="free")
     fraction_train: float = setting(
@@ -194,12 +196,17 @@ class RunSettings:
         if not text:
             return self.model
         if not references.is_reference(text):
-            return next((model for numbers, model in self.listed_models() if client in numbers), self.model)
+            listed = next((model for numbers, model in self.listed_models() if client in numbers), self.model)
+            return self.named_model(listed)
         name = user_code.call("client-models", text, user_code.find("client-models", text), {"client": client})
         if not isinstance(name, str):
             allowed = f"returns {references.article(name)} for client {client}, and must return the name of a model"
             raise ConfigError("client-models", text, allowed)
-        return name
+        return self.named_model(name)
+
+    def named_model(self, name: str) -> str:
+        """Return the name of a model where it may be a width of the run's: ``@0.5``."""
+        return self.model + name if name.startswith("@") else name
 
     def listed_models(self) -> Iterator[tuple[range, str]]:
         """Yield numbers of clients and their model, as ``client-models`` lists them; ``ConfigError`` for a mistake."""
@@ -257,6 +264,8 @@ class RunSettings:
             raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
         for _, model in self.listed_models():
             s.parse(RunSettings, {"model": model})
+        if self.model.startswith("@"):
+            raise ConfigError("model", self.model, "is a width, and has to name its model: small-cnn@0.5")
         if self.client_models and self.initial_weights:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("initial-weights", self.initial_weights, allowed)
@@ -357,7 +366,7 @@ class Config:
     def with_model(self, model: str) -> Config:
         """Return the settings with the model that a device's owner has named."""
         s.parse(RunSettings, {"model": model})
-        return replace(self, run=replace(self.run, model=model, client_models=""))
+        return replace(self, run=replace(self.run, model=self.run.named_model(model), client_models=""))
 
     def flat(self) -> dict[str, s.Value]:
         """Return the settings that this run uses, by key: the common ones and the method's own."""

@@ -21,6 +21,7 @@ from fedpfl.setup.config import Config
 from fedpfl.setup.objects import as_setting
 
 SPLITS = ["fedfac", "fedsplit"]
+SLICES = ["fedrolex", "heterofl"]
 REPLACES = ["factorized-fl", "factorized-fl-plus", "feddecomp", "pfedpara"]
 
 
@@ -81,7 +82,7 @@ def sent(made):
 
 
 @pytest.mark.parametrize("parts", [("conv",), ("hidden.bias", "norm"), ("out",)], ids=str)
-@pytest.mark.parametrize("method", each_method(also=[*REPLACES, *SPLITS]))
+@pytest.mark.parametrize("method", each_method(also=[*REPLACES, *SPLITS, *SLICES]))
 def test_what_a_model_freezes_neither_trains_nor_travels(method, parts, tmp_path):
     built = []
 
@@ -90,7 +91,7 @@ def test_what_a_model_freezes_neither_trains_nor_travels(method, parts, tmp_path
         built.append({name: array.detach().clone() for name, array in net.named_parameters()})
 
     model = changed(change)
-    whole = method in ("factorized-fl", "factorized-fl-plus", "pfedpara", *SPLITS)
+    whole = method in ("factorized-fl", "factorized-fl-plus", "pfedpara", *SPLITS, *SLICES)
     if whole or ("out" in parts and method in ("fedgh", "fednh", "floco", "lg-fedavg", "pfedfda")):
         assert "whole" in refused(method, model, tmp_path) or not whole
         return
@@ -218,7 +219,7 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
 
 
 # Adapters freeze the layer whose counter moves, which is refused.
-@pytest.mark.parametrize("method", each_method(without=[*REPLACES, *SPLITS, *ADAPTERS]))
+@pytest.mark.parametrize("method", each_method(without=[*REPLACES, *SPLITS, *SLICES, *ADAPTERS]))
 def test_whole_numbers_stay_what_they_are_on_their_client(method, tmp_path):
     made = run(method, Changing, tmp_path)
     assert not {name.rpartition(".")[2] for name in sent(made)} & {"primes", "steps", "mask", "bytes"}

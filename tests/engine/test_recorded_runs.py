@@ -30,6 +30,7 @@ from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.layers.memory import in_twin
 from fedpfl.methods import Method, fedala, fedselect, methods
 from fedpfl.methods.bases.kept_models import KeepsTrained
+from fedpfl.methods.bases.submodels import SubModelMethod
 from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules import running_mean
@@ -74,7 +75,9 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running_mean, "MIN_GROUPS", 1)
         patch.setattr(running_mean, "MAX_GROUP", 2)
-        yield record(tmp_path_factory.mktemp(request.param), request.param, **quick(request.param))
+        takes_slices = issubclass(methods()[request.param], SubModelMethod)
+        widths = {"client_models": "1:@0.5,3:@0.25"} if takes_slices else {}
+        yield record(tmp_path_factory.mktemp(request.param), request.param, **quick(request.param), **widths)
 
 
 def result(folder: RunFolder, place: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:

@@ -58,6 +58,9 @@ def assert_same(a, b):
         ("feddyn", {"feddyn_alpha": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
         ("fedselect", {"fedselect_share": 0.0}, {"fedavg_weights": "uniform"}),
         ("fedselect", {"fedselect_share": 0.0, "model": "normalised"}, {"fedavg_weights": "uniform"}),
+        ("heterofl", {"heterofl_mask": False}, {"fedavg_weights": "uniform"}),
+        ("heterofl", {"heterofl_mask": False, "model": "normalised"}, {"fedavg_weights": "uniform"}),
+        ("fedrolex", {"fedrolex_mask": False, "fedrolex_scale": "always"}, {"fedavg_weights": "uniform"}),
         # Before their first round all control variates are 0.
         ("scaffold", {"num_server_rounds": 1}, {"fedavg_weights": "uniform", "momentum": 0.0}),
         (

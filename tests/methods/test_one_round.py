@@ -27,8 +27,9 @@ RATE, EPOCHS = 0.1, 2
 BASE, HEAD = ("base.fc.weight", "base.fc.bias"), ("head.weight", "head.bias")
 
 
-def two_layers(input_shape, num_classes):
-    return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 5)), nn.Linear(5, num_classes))
+def two_layers(input_shape, num_classes, width=1.0):
+    units = registry.channels(5, width)
+    return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, units)), nn.Linear(units, num_classes))
 
 
 def normalised(input_shape, num_classes):
@@ -1223,4 +1224,47 @@ def test_floco(play):
         task.check_loss(at, "personalised", lambda i, x, w=w: logits(at_point(w, places[i]), x))
         task.check_loss(at, "global", lambda i, x, w=w: logits(at_point(w, middle), x))
     assert places[clients[0]] is not middle
+    task.check_shared(w)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
+def test_slices(play, method, scaled):
+    settings = {f"{method}_scale": "always" if scaled else "auto"}
+    task = play(method, client_models="1:@0.6,2:@0.2", **settings)
+    w, sizes = task.start, [5, 3, 1]
+    factors = [5 / size if scaled else 1 for size in sizes]
+    present = [np.isin(np.arange(3), task.train[i][1]) for i in range(3)]
+    assert not present[1].all()
+
+    def cut(w, units):
+        return {**{k: w[k][units] for k in BASE}, HEAD[0]: w[HEAD[0]][:, units], HEAD[1]: w[HEAD[1]]}
+
+    def numbers(i, v, x):
+        return factors[i] * features(v, x) @ v[HEAD[0]].T + v[HEAD[1]]
+
+    for at, clients in enumerate(task.rounds):
+        first = at if method == "fedrolex" else 0
+        units = [np.sort((first + np.arange(size)) % 5) for size in sizes]  # the order does not count
+        sums, counts = ({k: np.zeros_like(a) for k, a in w.items()} for _ in range(2))
+        for i in clients:
+            v = cut(w, units[i])
+
+            def loss(v, i=i):
+                x, y = tensors(task.train[i])
+                return F.cross_entropy(torch.where(torch.tensor(present[i]), numbers(i, v, x), 0.0), y)
+
+            for _ in range(EPOCHS):
+                v = autograd(loss, v, [*BASE, *HEAD])
+            where = {**dict.fromkeys(BASE, units[i]), HEAD[0]: np.s_[:, units[i]], HEAD[1]: ...}
+            for k, place in where.items():
+                sums[k][place] += v[k]
+                counts[k][place] += 1
+        w = {k: np.where(counts[k] > 0, sums[k] / np.maximum(counts[k], 1), w[k]) for k in w}
+        task.check_loss(
+            at, "personalised", lambda i, x, w=w, u=units: np.where(present[i], numbers(i, cut(w, u[i]), x), 0)
+        )
+        x, y = task.test[0]  # the only client with the whole model
+        loss = -np.log(softmax(logits(w, x))[np.arange(len(y)), y]).mean()
+        np.testing.assert_allclose(task.lines[at]["global"]["loss"], loss, rtol=1e-5)
     task.check_shared(w)

@@ -32,7 +32,7 @@ KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
     "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fednh",
-    "fedproto", "fedselect", "fedtgp", "flexlora",
+    "fedproto", "fedrolex", "fedselect", "fedtgp", "flexlora", "heterofl",
 }  # fmt: skip
 
 

@@ -118,7 +118,7 @@ def _rule(config: Config, agreed: Agreement, task: Mapping[str, Any], stored: Ma
     sizes = task.get("samples") or [(client.train_samples, client.test_samples) for client in agreed.clients]
     before = [Client(i, train, test, absent=not train + test) for i, (train, test) in enumerate(sizes)]
     before = before[: task["clients"]]
-    rule = make_rule(config, before, agreed.sharing)
+    rule = make_rule(config, before, agreed.sharing, agreed.layouts)
     rule.load_state(stored)
     rule.personal_round.update({client.id: 0 for client in agreed.clients[len(before) :]})
     return rule

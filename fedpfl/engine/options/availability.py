@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core import references, user_code
 from ...core.errors import ConfigError, FedpflError
+from ...core.layout import Layout
 from ...core.payload import Payload
 from ...core.rng import generator
 from ...core.server_view import Client, LastTraining
@@ -42,12 +43,15 @@ class Availability(ClientSampling):
     def begin(self, transport: Members, rule: Rule, done: Round) -> None:
         """Let clients take part that have come."""
         for number, description in sorted(transport.newcomers().items()):
-            if client := self._admit(transport, number, description):
-                rule.join(client)
+            if admitted := self._admit(transport, number, description):
+                rule.join(*admitted)
                 done.joined.append(number)
 
-    def _admit(self, transport: Members, client: int, description: Payload) -> Client | None:
-        """Return a client that was absent, and store that it takes part; None if it does not fit the run's task."""
+    def _admit(self, transport: Members, client: int, description: Payload) -> tuple[Client, Layout | None] | None:
+        """Return a client that was absent, with the layout of its slice if it has one, and store that it takes part.
+
+        None if it does not fit the run's task.
+        """
         task, said = self._folder.described(), int(description.config["num-classes"])
         try:
             if said > task["num_classes"]:
@@ -64,7 +68,7 @@ class Availability(ClientSampling):
         models = {"models": {**task.get("models", {}), **agreed.models}} if agreed.models else {}
         identities = {**transport.identities(), **task.get("identities", {})}
         self._folder.note(samples=samples, identities=identities, **models)
-        return joined
+        return joined, agreed.layouts.get(client)
 
     def askable(self, rule: Rule, done: Round) -> list[Client]:
         """Return the clients that ``available-clients`` names."""

@@ -47,15 +47,19 @@ class Diagnostics(Listener):
 
     def combined(self, rule: Rule, done: Round) -> None:
         """Measure the round."""
-        sizes = {vector.size for vector in self._trained.values()}
-        if not rule.layout.size or sizes != {rule.layout.size}:
+        layouts = {client: rule.layout_of(rule.clients[client]) for client in self._trained}
+        same = all(vector.size == layouts[client].size for client, vector in self._trained.items())
+        if not rule.layout.size or not same:
             return
         now = _vectors(rule)
         assert self._first is not None  # begin has seen to it
         if self._first.shape != now.shape:
             self._first = now
         counts = is_parameter(rule.layout)
-        drift = [_distance(vector, rule.outgoing(rule.clients[i]), counts) for i, vector in self._trained.items()]
+        drift = [
+            _distance(vector, rule.outgoing(rule.clients[i]), is_parameter(layouts[i]))
+            for i, vector in self._trained.items()
+        ]
         change = [_distance(vector, first, counts) for vector, first in zip(now, self._first, strict=True)]
         done.details.update({"drift": float(np.mean(drift)), "shared-change": float(np.mean(change))})
 

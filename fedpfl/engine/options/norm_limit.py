@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.errors import LayoutError
 from ...core.extra_arrays import Extras
-from ...core.layout import rounded
+from ...core.layout import Layout, rounded
 from ...core.metrics import TARGETS
 from ...core.payload import Payload
 from ...core.server_view import Client
@@ -72,17 +72,22 @@ class NormLimit(Listener):
     def round_started(self, rule: Rule, done: Round, clients: Sequence[Client]) -> None:
         """Find where the parameters lie; forget the norms of the round before."""
         self._measured, self._sent = {}, None
+        self._look_at(rule.layout)
+
+    def _look_at(self, layout: Layout) -> None:
+        """Find where the parameters lie."""
+        self._layout = layout
         self._places: dict[str, list[slice]] = {PARAMETERS: [], STATISTICS: []}
         self._variances: dict[str, slice] = {}
-        for name, place in rule.layout.slices().items():
-            places = self._places[PARAMETERS if rule.layout.is_parameter(name) else STATISTICS]
+        for name, place in layout.slices().items():
+            places = self._places[PARAMETERS if layout.is_parameter(name) else STATISTICS]
             if places and places[-1].stop == place.start:
                 places[-1] = slice(places[-1].start, place.stop)
             else:
                 places.append(place)
             if "running_var" in name:
                 self._variances[name] = place
-        self._fresh = fresh_norm(rule.layout, rule.layout.is_parameter)
+        self._fresh = fresh_norm(layout, layout.is_parameter)
 
     def receive(self, rule: Rule, client: Client, shared: np.ndarray, reply: Payload) -> np.ndarray:
         """Refuse what is too long, and negative variances."""
@@ -191,6 +196,8 @@ class NormLimit(Listener):
         outgoing = rule.outgoing(client)
         if outgoing is not self._sent:
             self._sent = outgoing
+            if (layout := rule.layout_of(client)) is not self._layout:
+                self._look_at(layout)
             self._start = rounded(outgoing, self.wire_dtype)
             places = {name: where for name, where in self._places.items() if where}
             lengths = {name: length(self._start, where) for name, where in self._places.items()}

@@ -28,7 +28,8 @@ SETTINGS: Registry[type[Any]] = Registry(
         ),
         (
             "fedpfl.methods.settings.divided_layers",
-            "factorized-fl factorized-fl-plus feddecomp fedfac fedselect fedsplit flexlora pfedgate pfedpara",
+            "factorized-fl factorized-fl-plus feddecomp fedfac fedrolex fedselect fedsplit flexlora heterofl pfedgate "
+            "pfedpara",
         ),
     ],
 )

@@ -215,3 +215,19 @@ class PFedGateSettings:
         "start, when g = 0.5; or g (gate), as in the authors' code.",
         choices=("gate", "double"),
     )
+
+
+@settings_of("heterofl", "fedrolex")
+@dataclass(frozen=True)
+class SubModelSettings:
+    """Settings of HeteroFL and FedRolex; ``client-models`` has the widths."""
+
+    scale: str = setting(
+        "auto",
+        "Whether a client of width r multiplies the outputs of its hidden layers by 1/r. auto: in models with batch "
+        "normalisation, as in the papers.",
+        choices=("auto", "always", "never"),
+    )
+    mask: bool = setting(
+        True, "Whether classes that a client lacks are left out of its loss and its predictions, with cross-entropy."
+    )

@@ -1,0 +1,39 @@
+"""FedRolex: HeteroFL whose slices move on by a channel in each round, so that all of the model is trained alike.
+
+Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022,
+Section 3 and Algorithm 1.
+
+As in the authors' program, which goes on from HeteroFL's, clients count alike, and the Scaler and the mask are those of
+HeteroFL. The program moves slices to lower channels; here they move to higher ones, as in the paper. A test has the
+slice of its round, so that a client's accuracy is of another part of the model in each.
+"""
+
+from __future__ import annotations
+
+from ..rules.slices import MeanOfSlices
+from .base import Aggregation
+from .bases.submodels import SubModelMethod
+from .settings.divided_layers import SubModelSettings
+
+
+class FedRolex(SubModelMethod):
+    """Share the model; a client of width r has ⌈r·K⌉ of the K channels of each hidden layer, from j mod K on.
+
+    j ← 0, and one more in each round
+    client i, of width r:
+        S_K ← {j, j + 1, …, j + ⌈r·K⌉ − 1} mod K
+        W_i ← W[S_K_out, S_K_in] of each layer
+        train W_i on f_i, with hidden outputs times 1/r and logits 0 for classes that it lacks
+        send W_i
+    server: each value of W ← plain mean over the clients that sent it; one that nobody sent stays
+    predict: W_i of the new W;  global model: W
+
+    K is the number of a layer's channels: K_in of its inputs, K_out of its outputs. S_K are those of a slice.
+    """
+
+    name = "fedrolex"
+    paper = (
+        "Alam et al., FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022"
+    )
+    Settings = SubModelSettings
+    aggregation = Aggregation(MeanOfSlices, {"rolls": True})

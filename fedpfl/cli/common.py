@@ -32,7 +32,7 @@ NumClients = Annotated[
         "--num-clients",
         "--num-supernodes",
         min=1,
-        help="The setting num-clients: all clients that the data name by default, or 10.",
+        help="Number of clients (setting num-clients). Default: all clients that the data name, or 10.",
     ),
 ]
 RunConfig = Annotated[

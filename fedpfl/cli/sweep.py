@@ -96,7 +96,7 @@ def compare_command(
     ] = "",
     target: Annotated[
         float | None,
-        typer.Option(metavar="VALUE", help="Also rounds, traffic and time until accuracy (or METRIC) is this: 0.9."),
+        typer.Option(metavar="VALUE", help="Add rounds, traffic and time until accuracy (or METRIC) is VALUE."),
     ] = None,
     bundle: Annotated[
         str,

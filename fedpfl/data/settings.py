@@ -43,7 +43,7 @@ class DataSettings:
         open_to={references.FORM: references.is_reference},
         tags="own code source loop",
     )
-    data: str = setting("", "Your own data.", tags="place file free source loop", form="a file or folder")
+    data: str = setting("", "Path of your own data.", tags="place file free source loop", form="a file or folder")
     data_dir: str = setting(
         "~/.fedpfl/data",
         "Place of data sets, in torchvision's layout or as `<name>.npz`, and of downloads.",

@@ -3,9 +3,9 @@
 Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461), Algorithm 1 with the adaptive
 α.
 
-w and v step through the run's optimiser, in the paper by plain SGD. As in the authors' code α takes one step per
-round, on one batch; here at the round's start, because later w has trained more than v, and α would go to 0. Until a
-client trains, v is the initial model.
+w and v are trained by the run's optimiser, in the paper by plain SGD. As in the authors' code α takes one step per
+round, on one batch. fedpfl takes this step at the start of the round: later w has trained more than v, and α would go
+to 0. Until a client trains, v is the initial model.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Luo, Wu: Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning, IJCAI 2022, Section 3 and
 Algorithm 1.
 
-All cores start as the run's initial model. The server keeps the weights p_ij between rounds, in the paper the clients,
-and each client is sent all cores (with little bandwidth the paper sends some). The weights step by plain SGD; in the
-authors' program they have momentum, and their pull is twice as strong. A participant that has never trained is tested
-with its core, a new client with the mean of all cores by samples.
+All cores start as the run's initial model. The server keeps the weights p_ij between rounds; in the paper the clients
+do. Each client receives all cores; with little bandwidth the paper sends only some. The weights are trained by plain
+SGD; in the authors' program they have momentum, and their pull is twice as strong. A client that has not trained yet is
+tested with its core, and a new client with the mean of all cores, weighted by samples.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints, IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021, Algorithms 1 and 2.
 
-As in the authors' code clusters split by complete linkage (paper: single), not in the first rounds, and not with fewer
-than three clients.
+As in the authors' code, clusters split by complete linkage (in the paper by single linkage), not in the first rounds,
+and only if they have at least three clients.
 """
 
 from __future__ import annotations

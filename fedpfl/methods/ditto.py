@@ -1,7 +1,7 @@
 """Ditto: every client also trains its own model, which is pulled towards the global one.
 
 Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1. v_i
-trains first; the order only changes the batches. Until a client trains, v_i is the initial model.
+trains first; this order only changes the batches. Until a client trains, v_i is the initial model.
 """
 
 from __future__ import annotations

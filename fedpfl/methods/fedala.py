@@ -3,8 +3,8 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI
 2023, Algorithm 1.
 
-The first time the paper learns W_i until it converges, here for a fixed number of epochs. As in the authors' code a
-client also mixes before it is tested.
+When a client mixes for the first time, the paper learns W_i until it converges; fedpfl learns it for a fixed number of
+epochs. As in the authors' code, a client also mixes before it is tested.
 """
 
 from __future__ import annotations

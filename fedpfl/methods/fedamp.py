@@ -3,8 +3,8 @@
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021,
 Algorithm 1.
 
-An absent client counts with its last model; in the paper none is absent. Distances leave out BatchNorm's running
-statistics.
+An absent client counts with its last model; in the paper all clients take part in every round. Distances leave out
+BatchNorm's running statistics.
 """
 
 from __future__ import annotations

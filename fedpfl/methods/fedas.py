@@ -2,8 +2,8 @@
 
 Yang, Huang, Ye: FedAS: Bridging Inconsistency in Personalized Federated Learning, CVPR 2024, Section 3 and Algorithm 1.
 
-As in the authors' code F_i is a sum over batches at the trained model, and a client is tested with what it trained
-last. The alignment takes batches of B samples, the authors' of 16.
+As in the authors' code, F_i is a sum over batches at the trained model, and a client is tested with the model that it
+trained last. The alignment uses batches of B samples, in the authors' code batches of 16.
 """
 
 from __future__ import annotations

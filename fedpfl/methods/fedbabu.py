@@ -2,8 +2,8 @@
 
 Oh, Kim, Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 
-Each test tunes a copy, so rounds start from the untuned head; an exported model is the tuned copy. Ten epochs of the
-head are FedReG's choice.
+Each test tunes a copy, so rounds start from the untuned head; an exported model is the tuned copy. Tuning the head for
+ten epochs is a choice of FedReG's authors.
 """
 
 from __future__ import annotations

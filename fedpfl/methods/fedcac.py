@@ -3,8 +3,9 @@
 Wu, Liu, Niu, Zhu, Tang: Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
 Cautiously Aggressive Collaboration, ICCV 2023, Section 3 and Algorithm 1.
 
-The server finds the masks M_i, in the paper the clients. Tests are after the mean; the authors' program also tests
-before it. As in the authors' code they mark only what moved. An absent client counts with its last model.
+The server computes the masks M_i; in the paper the clients do. As in the authors' code, a mask marks only values that
+changed. Tests take place after the server's mean; the authors' program also tests before it. An absent client counts
+with its last model.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedCP: Separating Feature Information for Personalized Federated Learning via
 Conditional Policy, KDD 2023, Section 4 and Algorithm 1.
 
-As in the authors' code a client sends the mean of both heads, and MMD has four Gaussian kernels. That code adds Gumbel
-noise to the policy, also in tests; here it is a softmax. The received base gets the samples without augmentation.
+As in the authors' code, a client sends the mean of both heads, and MMD has four Gaussian kernels. The authors' code
+adds Gumbel noise to the policy, also in tests; here the policy is a softmax. The received base gets the samples without
+augmentation.
 """
 
 from __future__ import annotations

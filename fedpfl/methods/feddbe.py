@@ -3,8 +3,9 @@
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan: Eliminating Domain Bias for Federated Learning in Representation Space,
 NeurIPS 2023, Section 4 and Algorithm 1.
 
-Round 1 is the paper's initialisation; as in the authors' code its models are not averaged. z̄_i is the mean of all
-samples, there a running mean of the last batches. p_i steps with the run's optimiser, in the paper with plain SGD.
+Round 1 is the paper's initialisation; as in the authors' code, its models are not averaged. z̄_i is the mean over all
+samples, in the authors' code a running mean of the last batches. p_i is trained by the run's optimiser, in the paper by
+plain SGD.
 """
 
 from __future__ import annotations

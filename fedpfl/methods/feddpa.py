@@ -3,9 +3,9 @@
 Yang, Long, Shen, Jiang, Blumenstein: Dual-Personalizing Adapter for Federated Foundation Models, NeurIPS 2024, Section
 4; the order of training and its weights are those of the authors' program (Lydia-yang/FedDPA).
 
-A test adds both adapters with weight α = 1/2, as training does. The paper weighs them again for each test sample, by
-its likeness to training samples, which is for tests of other tasks than the client's own; that is left out. In round 1
-there is no global adapter yet, and no personal one trains. A head that trains is shared with the global adapter.
+A test adds both adapters with weight α = 1/2, as training does. The paper computes new weights for each test sample by
+its similarity to training samples, for tests of other tasks than the client's own; this is left out. In round 1 there
+is no global adapter yet, and no personal adapter is trained. A trained head is shared with the global adapter.
 """
 
 from __future__ import annotations

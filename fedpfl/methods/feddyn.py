@@ -3,7 +3,7 @@
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization, ICLR 2021,
 Equation 1 and Algorithm 1.
 
-BatchNorm's running statistics, which the paper's models do not have, are only averaged.
+The paper's models have no BatchNorm; here its running statistics are only averaged.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS 2021,
 Algorithm 1.
 
-``initial-weights`` are those of the first component; the others are drawn.
+``initial-weights`` set the first component; the others are drawn at random.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Yi, Wang, Liu, Shi, Yu: FedGH: Heterogeneous Federated Learning with Generalized Global Header, MM 2023, Section 3 and
 Algorithm 1.
 
-A round's class means are shuffled; the authors' program takes them client by client, and its head keeps its initial
-values, because its optimiser belongs to a client's model. It tests the client's own head.
+A round's class means are shuffled. The authors' program takes them client by client, its head keeps its initial values,
+because its optimiser belongs to a client's model, and it tests the client's own head.
 """
 
 from __future__ import annotations

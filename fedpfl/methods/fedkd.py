@@ -3,12 +3,12 @@
 Wu, Wu, Lyu, Huang, Xie: Communication-Efficient Federated Learning via Knowledge Distillation, Nature Communications
 2022, Methods, Equations 1 to 10.
 
-Hidden states are the features before the head; attention is not compared. As its Methods say, neither model is moved
-by the other's loss, and errors weigh the distillation without being moved by it: in the authors' program every term
-moves both models. Factors keep the same share of the energy in all rounds: the paper's grows from 0.95 to 0.98, so that
-a run would depend on the number of rounds to come. Each array is cut into as many rows as its
-first size; one that factors would not shorten travels as it is. The server sends its model whole, so that clients may
-miss rounds: the paper's sends factors, too, and its clients see each update.
+Hidden states are the features before the head; attention is not compared. As in the paper's section Methods, the loss
+of one model gives the other no gradient, and the errors that weight the distillation get none; in the authors' program
+every term trains both models. Factors keep the same share of the energy in all rounds; in the paper it grows from 0.95
+to 0.98, so a run would depend on the number of rounds to come. Each array becomes a matrix with as many rows as its
+first dimension has entries; an array that factors would not shorten travels as it is. The server sends its whole model,
+so that clients may miss rounds; in the paper it sends factors, and all clients see each update.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""FedMRL: a common model and the client's own share one representation, of which the common head uses the beginning.
+"""FedMRL: a common model and the client's own share one representation; the common head uses its first features.
 
 Yi, Yu, Ren, Wang, Liu, Li: Federated Model Heterogeneous Matryoshka Representation Learning, NeurIPS 2024, Section 3
 and Algorithm 1.
 
-Both losses weigh 1, as in the authors' program. The common model has as many features as its architecture
-(``common-model``), at most as many as the client's own.
+Both losses have weight 1, as in the authors' program. The architecture (``common-model``) sets the number of the common
+model's features; it may not exceed the number of the client's own.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Dai, Chen, Li, Heinecke, Sun, Xu: Tackling Data Heterogeneity in Federated Learning with Class Prototypes, AAAI 2023,
 Section 3 and Algorithm 1.
 
-The factor s trains and is averaged; it starts at 20, as for ResNets in the authors' program (1 for its small CNN). The
-prototypes start orthogonal, as there, if there are no more classes than features. A class that no client of a round has
-keeps its prototype. Clients predict with what they trained last, as in the paper's personalised models.
+The factor s is trained and averaged; it starts at 20, as for ResNets in the authors' program (1 for its small CNN). As
+in this program the prototypes start orthogonal if there are no more classes than features. If no client of a round has
+a class, its prototype does not change. Clients predict with the model that they trained last, like the paper's
+personalised models.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Xu, Tong, Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR 2023,
 Sections 3 and 4 and Algorithm 1.
 
-In the authors' program the head's learning rate is 0.1, the base's 0.01; it leaves out weights below 0.001 and, where
-P is not positive, eigenvalues below 0.01. Numbers of samples by class travel, too.
+In the authors' program the head's learning rate is 0.1 and the base's 0.01; it leaves out weights below 0.001 and, if P
+is not positive, eigenvalues below 0.01. Clients also send their numbers of samples by class.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Li, Zhan, Shao, Li, Song: FedPHP: Federated Personalization with Inherited Private Models, ECML PKDD 2021, Algorithm 1
 with knowledge distillation.
 
-As in the authors' program the teacher's logits are divided by 4 and the student's are not, and µ is at most 0.9. There
-µ reaches it when a client has trained as often as it is expected to in the whole run, here after ``fedphp-trainings``
-times. The default λ is the program's for Dirichlet splits (0.05 for clients with a few classes each). A client that
-has never trained has no teacher, and the teacher gets the samples without augmentation.
+As in the authors' program, the teacher's logits are divided by 4 and the student's are not, and µ is at most 0.9. In
+the program µ reaches 0.9 when a client has trained as often as is expected for the whole run; here it does after
+``fedphp-trainings`` times. The default λ is the program's value for Dirichlet splits (0.05 for clients with a few
+classes each). A client that has never trained has no teacher, and the teacher gets the samples without augmentation.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto: Federated Prototype Learning across Heterogeneous Clients, AAAI 2022,
 Equations 3 to 7 and Algorithm 1.
 
-Equation 6 divides the mean by the number of clients again: we read it as a typo. The distance is that of the authors'
-code; the paper's, ‖µ_ic − µ_c‖₂, has no gradient at 0. The paper predicts the nearest prototype (``fedproto-predict``),
-which ignores how frequent a class is at the client.
+Equation 6 divides the mean by the number of clients again, which we read as a typo. The distance is from the authors'
+code, because the paper's, ‖µ_ic − µ_c‖₂, has no gradient at 0. The paper predicts the class of the nearest prototype
+(``fedproto-predict``), which ignores how frequent a class is at the client.
 """
 
 from __future__ import annotations

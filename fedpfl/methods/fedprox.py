@@ -2,7 +2,8 @@
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, Equation 2.
 
-The mean is FedAvg's. The paper's Algorithm 2 draws clients by their samples and takes a plain mean.
+The mean is weighted by samples, as in FedAvg. The paper's Algorithm 2 draws clients in proportion to their samples and
+takes a plain mean.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated Learning, ICML
 2021, Algorithm 1.
 
-There the base takes one step in a round; here it trains for ``local-epochs``.
+In the paper the base takes one step in a round; fedpfl trains it for ``local-epochs``.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Tamirisa, Xie, Bao, Zhou, Arel, Shamsian: FedSelect: Personalized Federated Learning with Customized Selection of
 Parameters for Fine-Tuning, CVPR 2024, Section 4 and Algorithm 1.
 
-As in the authors' program only arrays called weight have personal values, each array counted by itself, and what a
-client marks after a round is personal from the next one on. There clients mark values in every third round by the
-change since they last did, and train personal and common values alternately, an epoch each; here they mark in every
-round, by the change of that round, and train one after the other. Running statistics are averaged.
+As in the authors' program, only arrays called weight have personal values, shares are counted in each array, and values
+that a client marks after a round are personal from the next round on. In the program clients mark values in every third
+round by their change since the last marking, and train personal and common values alternately, an epoch each. Here they
+mark in every round, by the change of this round, and train one part after the other. Running statistics are averaged.
 """
 
 from __future__ import annotations

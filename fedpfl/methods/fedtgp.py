@@ -1,4 +1,4 @@
-"""FedTGP: the server trains the prototypes and keeps them as far apart as the clients' own are.
+"""FedTGP: the server trains class prototypes and pushes them as far apart as the clients' own are.
 
 Zhang, Liu, Hua, Cao: FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive Learning for Data
 and Model Heterogeneity in Federated Learning, AAAI 2024, Section 4 and Algorithm 1.

@@ -3,7 +3,7 @@
 Bai, Chen, Qian, Yao, Li: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources,
 NeurIPS 2024, Section 3 and Algorithm 1.
 
-All adapters have the shape and the scale α/r of ``lora-rank``; beyond a client's rank they are 0 and do not travel.
+All adapters have the shape and the scale α/r of ``lora-rank``; entries beyond a client's rank are 0 and do not travel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Floco: the head is a point in a simplex of heads; each client gets a region of it, near clients with like updates.
+"""Floco: the head is a point in a simplex of heads; clients with similar updates get neighbouring regions of it.
 
 Grinwald, Wiesner, Nakajima: Federated Learning over Connected Modes, NeurIPS 2024, Section 3 and Algorithm 1.
 
-After round τ the server places the clients by their last updates of the simplex; in the authors' program all clients
-train once more for that, and nothing of it is kept. A client that has not trained by then has the whole simplex. As in
-the program the weights of the head alone have endpoints, drawn one after the other, and a point of the region lies from
-its centre by at most ρ in the L1 norm, the distance uniform. Floco+, which adds Ditto's second model, is left out.
+After round τ the server places the clients by their last updates of the simplex. In the authors' program all clients
+train once more for this, and the result is discarded. A client that has not trained by then has the whole simplex. As
+in the program, only the weights of the head have endpoints, drawn one after the other; a point of a region is at most ρ
+from its centre in the L1 norm, with uniform distance. Floco+, which adds Ditto's second model, is left out.
 """
 
 from __future__ import annotations

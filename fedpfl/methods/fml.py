@@ -3,8 +3,8 @@
 Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu: Federated Mutual Learning, 2020 (arXiv 2006.16765), Section 4 and
 Algorithm 1.
 
-Neither loss moves its teacher. The common model is like the client's own unless ``common-model`` names
-another, and has initial weights of its own.
+Neither loss trains its teacher. The common model has the architecture of the client's own unless ``common-model`` names
+another; its initial weights are drawn separately.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan: GPFL: Simultaneously Learning Global and Personalized Feature Information
 for Personalized Federated Learning, ICCV 2023, Section 3.
 
-As in the authors' code the distance to E_y is the Frobenius norm over a batch, which grows with √B. The conditions g
-and g_i are of the embeddings as received; there of the client's own, as it trained them last, and zeros in round 1.
+As in the authors' code, the distance to E_y is the Frobenius norm over a batch, which grows with √B. The conditions g
+and g_i are computed from the received embeddings; in the authors' code from the client's last trained ones, and in
+round 1 they are zero.
 """
 
 from __future__ import annotations

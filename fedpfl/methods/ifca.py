@@ -3,9 +3,10 @@
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1 with
 model averaging (option II).
 
-The first model is the run's initial one, the others have its values in another order within each array. A client also
-chooses before each test, by its training samples. A client that changes its cluster sends its update added to the model
-of its last one, so that limits, clipping and noise are those of an update; the server moves it to the chosen model.
+The first model is the run's initial one; the others have its values in another order within each array. A client also
+chooses a cluster before each test, by its training samples. A client that changes its cluster sends its update added to
+the model of its last cluster, so that limits, clipping and noise apply to the update; the server adds the update to the
+chosen model.
 """
 
 from __future__ import annotations

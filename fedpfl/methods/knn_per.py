@@ -3,8 +3,8 @@
 Marfoq, Neglia, Vidal, Kameni: Personalized Federated Learning through Local Memorization, ICML 2022, Section 3 and
 Algorithm 1.
 
-The paper chooses λ for each client on held-out samples. The authors' kernel has the squared distance divided by the
-number of features.
+The paper chooses λ for each client on held-out samples; here all clients have the same λ. In the authors' code the
+kernel divides the squared distance by the number of features.
 """
 
 from __future__ import annotations

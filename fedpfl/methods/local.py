@@ -1,4 +1,4 @@
-"""Local: every client trains alone: the baseline that personalisation has to beat for every client."""
+"""Local: every client trains alone, the baseline that personalisation has to beat."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Li, He, Song: Model-Contrastive Federated Learning, CVPR 2021, Section 3 and Algorithm 1.
 
-Features are the input of the last layer; the paper's projection head is up to the model. The compared models run in
-evaluation mode, on the samples without augmentation. In a client's first round z_i = z_w.
+Features are the input of the last layer; for the paper's projection head, add one to the model. The compared models run
+in evaluation mode, on the samples without augmentation. In a client's first round z_i = z_w.
 """
 
 from __future__ import annotations

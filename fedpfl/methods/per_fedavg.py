@@ -3,8 +3,8 @@
 Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
 Approach, NeurIPS 2020, Algorithm 1.
 
-The gradient is the paper's first-order one, without ∇²f_i. The step β has the run's ``momentum`` and ``weight-decay``,
-in the paper none.
+The gradient is the paper's first-order approximation, without ∇²f_i. The step β has the run's ``momentum`` and
+``weight-decay``; in the paper it has neither.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 McLaughlin, Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024, Section 4 and
 Algorithm 1.
 
-Statistics are those of the trained base; the authors' code takes the features of the steps. As there the identity is
-added to a client's covariance (and there 1e-4 to each of its entries), the first means are uniform numbers, and means
-and covariance each have a β. There every class that a client has gets its own mean, here a class with at most two
-samples the received one. The server sets negative eigenvalues to 0.
+Statistics are computed with the trained base; the authors' code uses the features of the training steps. As in the
+authors' code, the identity is added to a client's covariance (the code also adds 1e-4 to each entry), the first means
+are uniform numbers, and means and covariance each have a β. In the code every class of a client gets its own mean; here
+a class with at most two samples keeps the received mean. The server sets negative eigenvalues to 0.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 T. Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1, which calls
 v_i θ.
 
-As in the authors' code v_i starts a round from w and continues from batch to batch. A batch is one of the paper's R
-local rounds. Only the clients that were asked train; in Algorithm 1 all do. The step η has the run's ``momentum`` and
-``weight-decay``, in the paper none. The server's step β is 1.
+As in the authors' code, v_i starts a round from w and continues from batch to batch. A batch is one of the paper's R
+local rounds. Only the selected clients train; in Algorithm 1 all do. The step η has the run's ``momentum`` and
+``weight-decay``; in the paper it has neither. The server's step β is 1.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Jin, Bai, Yao, Dai, Gu, Yu, Sun: Personalized Edge Intelligence via Federated Self-Knowledge Distillation, IEEE
 Transactions on Parallel and Distributed Systems 34(2), 2023, Section 3 and Algorithm 1.
 
-The teacher gets the samples without augmentation. In the authors' program the server takes the plain mean, λ is 1 and
-τ 1.
+The teacher gets the samples without augmentation. In the authors' program the server takes the plain mean, and λ and τ
+are 1.
 """
 
 from __future__ import annotations

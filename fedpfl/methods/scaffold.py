@@ -4,7 +4,7 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled 
 2020, Algorithm 1.
 
 c_i is the mean gradient: the paper's option II for plain SGD, also valid with Adam. ``weight-decay`` works on
-the corrected gradients. Option I, the gradient at the received model, is left out: clients diverged.
+the corrected gradients. Option I, the gradient at the received model, is left out, because clients diverged with it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,11 @@ class RunSettings:
     """What is run, for how long, and where the results go."""
 
     method: str = setting(
-        "fedper", "Method.", choices=method_names, open_to={references.FORM: references.is_reference}, tags="own code"
+        "fedper",
+        "Method that trains the models.",
+        choices=method_names,
+        open_to={references.FORM: references.is_reference},
+        tags="own code",
     )
     model: str = setting(
         "small-cnn",
@@ -53,8 +57,8 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Models of some clients. Shared arrays must have the same shapes in all models; heterofl and fedrolex take "
-        "widths of the run's model.",
+        "Models of some clients; the others have `model`. Shared arrays must have the same shapes in all models; heterofl "
+        "and fedrolex take widths of the run's model.",
         tags="own code",
         form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8 or 0-9:@0.5, or MODULE:NAME, a function from a "
         "client number to a model's name",
@@ -109,7 +113,7 @@ class RunSettings:
     )
     metrics: str = setting(
         "",
-        "Metrics of tests besides accuracy and loss.",
+        "Metrics that tests measure in addition to accuracy and loss.",
         form="a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
         "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation "
         "iou, dice, with next-token perplexity; and of functions MODULE:NAME",

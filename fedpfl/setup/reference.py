@@ -55,8 +55,9 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Written by `fedpfl config --update`. By default a run has these values, those of `[tool.flwr.app.config]` in",
-        "`pyproject.toml`. `-c` takes pairs or a TOML file, as `flwr run . --run-config` does:",
+        "This page lists each setting, its default and what it accepts. Change settings with `-c`, as pairs or in a TOML",
+        "file (`fedpfl run -c my.toml`); `flwr run . --run-config` takes the same. `[tool.flwr.app.config]` in",
+        "`pyproject.toml` has a project's own defaults. `fedpfl config --update` writes this page.",
         "",
         "```sh",
         "fedpfl run -c 'method=\"fedavg\" dirichlet-alpha=0.1'",

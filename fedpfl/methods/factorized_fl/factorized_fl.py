@@ -3,10 +3,10 @@
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 4 and Algorithm 1.
 
-Biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients below τ are left out, but for the
-``factorized-fl-min-aggregate`` nearest; with the paper's score of 0 they would weigh exp(0). The authors' program has
-10, so up to ten clients are never left out, and ε = 1 makes their weights nearly equal. Other differences are
-in ``configs/factorized-fl-cifar10.toml``.
+Biases, γ and β of BatchNorm are averaged with u; the running statistics stay. Clients below τ are left out, except for
+the ``factorized-fl-min-aggregate`` nearest ones; with the paper's score of 0 they would still weigh exp(0). The
+authors' program keeps the 10 nearest, so with ten clients none is left out, and ε = 1 makes their weights nearly equal.
+``configs/factorized-fl-cifar10.toml`` lists other differences.
 """
 
 from __future__ import annotations

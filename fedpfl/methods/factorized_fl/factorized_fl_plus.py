@@ -1,9 +1,9 @@
-"""Factorized-FL β: as α, but v and the sparse µ are averaged with similar clients, too.
+"""Factorized-FL β: a weight is u ⊗ v + µ; clients share u, v and the large entries of µ with those whose v is similar.
 
 Jeong, Hwang: Factorized-FL: Agnostic Personalized Federated Learning with Kernel Factorization & Similarity Matching,
 2022, Section 5.1 and Algorithm 2.
 
-The means of µ travel without entries below λ, too.
+The server also leaves out the entries below λ when it sends the means of µ.
 """
 
 from __future__ import annotations

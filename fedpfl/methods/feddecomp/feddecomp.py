@@ -3,16 +3,18 @@
 Wu, Liu, Niu, Wang, Tang, Zhu, Su: Decoupling General and Personalized Knowledge in Federated Learning via Additive and
 Low-Rank Decomposition, ACM Multimedia 2024, Section 3 and Algorithm 1 (its earlier version is called FedLoRA).
 
-Convolutions and linear layers have a τ; with self-attention only its projections and the classifier (Appendix B).
-``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: frozen, a shared and
-a personal adapter.
+Convolutions and linear layers have a τ; in models with self-attention only its projections and the classifier do
+(Appendix B).
+``initial-weights`` gives a pre-trained σ. With ``trainable = "lora"`` a weight is W + ΔW_σ + ΔW_τ: a frozen
+matrix, a shared adapter and a personal one.
 
-The paper says that A is Gaussian and B zero; A's deviation, ``feddecomp-scale`` of PyTorch's default for a layer,
-decides how far τ moves in comparison with σ (``tau-per-sigma`` in the metrics). With ``feddecomp-init = "code"``, the
-authors' program, A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than in
-Equation 4: half of ``resnet8``'s layers can have a τ of full rank. In linear layers it is Equation 3's. There τ
-sleeps for tens of rounds: the model is FedAvg's with a touch of fine-tuning. ``reverse`` and ``all-shared`` average B
-and A separately; ``reverse`` trains the shared τ first.
+In the paper A starts Gaussian and B at zero, but the paper does not give A's deviation. It decides how far τ moves in
+comparison with σ (``tau-per-sigma`` in the metrics); here it is ``feddecomp-scale`` times PyTorch's default for a
+layer. ``feddecomp-init = "code"`` is the start of the authors' program: A is Kaiming uniform, τ is divided by the rank,
+and the inner size of convolutions is larger than in Equation 4 (in linear layers it is Equation 3's), so half of
+``resnet8``'s layers can have a τ of full rank. With this start τ hardly moves for tens of rounds, and the model is
+little more than a fine-tuned FedAvg. ``reverse`` and ``all-shared`` average B and A separately; ``reverse`` trains the
+shared τ first.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""FedFac: FedSplit whose split is found by a factor analysis of the clients' channels.
+"""FedFac: a factor analysis of the clients' channels decides which channels are shared.
 
 Wang, Tang, Li: Factor-Assisted Federated Learning for Personalized Optimization with Heterogeneous Data, 2023,
 Section 4, Algorithms 1 (static) and 2 (dynamic).
 
-The paper analyses before round 1, after a local training that it discards; here round 1 trains everything, and its
+The paper analyses before round 1, after a local training that it discards. Here round 1 trains everything, and its
 analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, nothing
-would change. The authors' program and ``configs/`` have ``fedfac-factor = "eigenvector"``: squared entries of the first
-eigenvectors, unscaled and not iterated, and ``fedfac-turned = "weights"``: a channel that turns shared takes the mean
-of weights that trained apart, where Algorithm 2 adds the mean change to its last shared value. Masked weights
-(``fedfac-mask``) are N(0, 1), drawn before each training, in which they train, and before each test, as in that
-program.
+would change.
+
+The authors' program and ``configs/`` differ from the paper in two settings. ``fedfac-factor = "eigenvector"`` takes
+squared entries of the first eigenvectors, unscaled and not iterated. With ``fedfac-turned = "weights"`` a channel that
+becomes shared takes the mean of weights that trained apart; Algorithm 2 adds the mean change to its last shared value.
+As in that program, masked weights (``fedfac-mask``) are N(0, 1), drawn before each training and before each test, and
+they are trained.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized Federated Learning with First Order Model Optimization, ICLR 2021,
 Section 3.
 
-As in the authors' code, the compared w_i is what the client began its last training with, and what it trained is a
-candidate as well: if none is better, the client returns to what it began with. Also as there, the share of models
-drawn at random falls from 0.3 to 0. The authors' server also offers models of whole groups, and adds up negative ω.
+As in the authors' code, candidates are compared with the model w_i with which the client began its last training, and
+the model that it trained is a candidate, too. If no candidate is better, the client returns to w_i. The share of models
+drawn at random falls from 0.3 to 0, as in the authors' code. The authors' server also offers models of whole groups,
+and adds up negative ω.
 """
 
 from __future__ import annotations

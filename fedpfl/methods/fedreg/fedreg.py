@@ -2,10 +2,10 @@
 
 Liu, Yang, Wang: FedReG: Recouping the Global Model in Personalized Federated Learning, Section 3 and Algorithms 1 to 3.
 
-p_i starts as a copy of φ, in Algorithm 1 at random (``fedreg-personal-start``: one draw for all clients). Variant b
-weighs its only head by r_i. Where the paper is silent: each of the two steps has all E epochs; a head is the last
-linear layer; t/C_i is rounded, at least 1; samples to augment are drawn with replacement; the rebalanced set is drawn
-once; each step has a new optimiser. A client bounds t to 20 times its own samples, or to 20,000.
+p_i starts as a copy of φ; in Algorithm 1 it starts at random (``fedreg-personal-start``: one draw for all clients).
+Variant b weights its only head by r_i. Where the paper is silent: each of the two steps has all E epochs; a head is the
+last linear layer; t/C_i is rounded, at least 1; samples to augment are drawn with replacement; the rebalanced set is
+drawn once; each step has a new optimiser. A client bounds t to 20 times its own samples, or to 20,000.
 """
 
 from __future__ import annotations

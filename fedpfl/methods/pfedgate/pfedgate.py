@@ -3,11 +3,11 @@
 Chen, Yao, Gao, Ding, Li: Efficient Personalized Federated Learning via Sparse Model-Adaptation, ICML 2023, Section 4
 and Algorithm 1.
 
-As in the authors' code the gate has a separate learning rate, gradients of gate and model are clipped separately, the
+As in the authors' code, the gate has a separate learning rate, gradients of gate and model are clipped separately, the
 gate's input goes through switchable normalisation, blocks are chosen by gates in tenths, gates start at 0.5, and a
-block that is left out passes no gradient to its gate. Unlike there weights are multiplied by 2·g, so that they are
-whole at the start: with g (``pfedgate-factor = "gate"``) deep models learn very slowly in short runs. Not validated: no
-number that the authors published has been repeated with this code.
+block that is left out passes no gradient to its gate. Here weights are multiplied by 2·g, so that they start unchanged.
+The authors' code multiplies them by g (``pfedgate-factor = "gate"``), with which deep models learn very slowly in short
+runs. Not validated: no published number has been repeated with this code.
 """
 
 from __future__ import annotations

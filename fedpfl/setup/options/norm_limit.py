@@ -16,7 +16,7 @@ class NormLimitSettings:
     update_norm_limit: float = setting(
         4.0,
         "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, norm of newly "
-        "initialised weights, 5 · median norm of recent updates). 0: only that of the number type.",
+        "initialised weights, 5 · median norm of recent updates). 0: refuse only norms that float32 cannot hold.",
         minimum=0,
         tags="free repeat",
     )

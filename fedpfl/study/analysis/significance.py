@@ -228,9 +228,8 @@ def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, tests: int = 0) -> str
     tests = tests or len(pairs)
     wanted = math.floor(math.log2(2 * tests / LEVEL)) + 1
     if not above and (most := max(pair.clients for pair in pairs)) < wanted:
-        sentence += (
-            f" {most} clients are too few to show one: {tests} pair{'s take' if tests > 1 else ' takes'} {wanted}."
-        )
+        pairs_need = f"{tests} pairs need" if tests > 1 else "1 pair needs"
+        sentence += f" {most} clients are too few for a significant difference: {pairs_need} at least {wanted}."
     # If no pair is significant, only those are named that ranks alone would tell apart.
     named = open_pairs if above else [_open(pair) for pair in pairs if pair.is_by_rank_alone]
     return f"{sentence} Not significant: {'; '.join(named)}." if named else sentence

@@ -121,9 +121,9 @@ def test_a_sentence_says_what_is_sure_and_what_is_not():
         == "No difference is statistically significant (p < 0.05 after Holm's correction)."
     )
     few = conclusion([pair("a", "b", 0.2, clients=5)])
-    assert few.endswith("correction). 5 clients are too few to show one: 1 pair takes 6.")
+    assert few.endswith("correction). 5 clients are too few for a significant difference: 1 pair needs at least 6.")
     best_of_13 = conclusion([pair("a", str(other), 0.2) for other in range(12)], tests=78)
-    assert best_of_13.endswith("10 clients are too few to show one: 78 pairs take 12.")
+    assert best_of_13.endswith("10 clients are too few for a significant difference: 78 pairs need at least 12.")
     assert wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0]) > 0.05 > wilcoxon([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert conclusion([pair("a", "b", 0.2), pair("a", "c", 0.01), pair("a", "d", 0.01), pair("b", "c", 0.01)]) == (
         "Statistically significant (p < 0.05 after Holm's correction): a is higher than c and d; b is higher than c. "

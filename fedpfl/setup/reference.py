@@ -55,8 +55,8 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "This page lists each setting, its default and what it accepts. Change settings with `-c`, as pairs or in a TOML",
-        "file (`fedpfl run -c my.toml`); `flwr run . --run-config` takes the same. `[tool.flwr.app.config]` in",
+        "This page lists each setting, its default and what it accepts. Change settings with `-c`, as pairs or in a",
+        "TOML file (`fedpfl run -c my.toml`); `flwr run . --run-config` takes the same. `[tool.flwr.app.config]` in",
         "`pyproject.toml` has a project's own defaults. `fedpfl config --update` writes this page.",
         "",
         "```sh",

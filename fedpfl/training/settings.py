@@ -47,8 +47,9 @@ class TrainingSettings:
     )
     loss: str = setting(
         CLASSES,
-        "Training loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several labels "
-        "per sample. segmentation: a class for each pixel. next-token: each token of a text from those before it.",
+        "Training loss. cross-entropy: classification. mse: regression, with R² as accuracy. multi-label: several "
+        "labels per sample. segmentation: a class for each pixel. next-token: each token of a text from those before "
+        "it.",
         choices=(CLASSES, TARGETS, LABELS, MASKS, NEXT_TOKEN),
         open_to={references.FORM: references.is_own},
         tags="code refusable",

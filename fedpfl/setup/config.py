@@ -57,8 +57,8 @@ class RunSettings:
     )
     client_models: str = setting(
         "",
-        "Models of some clients; the others have `model`. Shared arrays must have the same shapes in all models; heterofl "
-        "and fedrolex take widths of the run's model.",
+        "Models of some clients; the others have `model`. Shared arrays must have the same shapes in all models; "
+        "heterofl and fedrolex take widths of the run's model.",
         tags="own code",
         form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8 or 0-9:@0.5, or MODULE:NAME, a function from a "
         "client number to a model's name",

@@ -30,12 +30,13 @@ _FILE = re.compile(r"round-(\d{6,})\.safetensors")
 
 def run_state(root: str | Path, key: str) -> Path:
     """Return the folder in ``state-dir`` of the run with a key."""
-    _require_key(key)
+    require_key(key)
     return Path(root).expanduser() / key
 
 
-def _require_key(key: str) -> None:
-    if not _KEY.fullmatch(key):
+def require_key(key: str) -> None:
+    """Raise ``StateError`` for a key that is no name of a folder."""
+    if not (isinstance(key, str) and _KEY.fullmatch(key)):
         # The key comes from the network and becomes a path.
         raise StateError(f"state-key = {key!r}: must be letters, digits, '.', '_' and '-'")
 
@@ -44,7 +45,7 @@ class ClientState:
     """The stored arrays of one client in one run: ``ROOT/KEY/client-NUMBER``; no other run has the key."""
 
     def __init__(self, root: str | Path, key: str, client: int) -> None:
-        _require_key(key)
+        require_key(key)
         self._root, self._key, self._client = root, key, client
 
     @cached_property

@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..client import protocol
-from ..core.errors import LayoutError
+from ..core.errors import ConfigError, LayoutError
 from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.settings import Value
@@ -102,6 +102,17 @@ def numpy_of(name: str, array: Array) -> np.ndarray:
     if not isinstance(values, np.ndarray):  # an archive
         raise LayoutError(f"its array {name!r} is not an array")
     return values
+
+
+def initial_of(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Return a user's initial arrays; refuse those from which no client can begin, or they would all be blamed."""
+    arrays = {name: numpy_of(name, array) for name, array in record.items()}
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ConfigError("initial_arrays", name, "holds values that are not finite")
+        if name.endswith("running_var") and (values < 0).any():
+            raise ConfigError("initial_arrays", name, "has negative variances")
+    return arrays
 
 
 # -- named arrays ------------------------------------------------------------------------------------------------------

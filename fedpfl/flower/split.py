@@ -17,7 +17,7 @@ from ..methods.bases.head import HeadMethod
 from ..models.registry import NoHead
 from ..models.skeleton import skeleton
 from .keep import arrays_of, fits
-from .messages import from_named, numpy_of
+from .messages import from_named, initial_of, numpy_of
 
 logger = getLogger("flwr")
 
@@ -34,7 +34,7 @@ class Split:
     ) -> None:
         if not arrays:
             raise ConfigError("initial_arrays", {}, "must be the state dict of the model")
-        values = {name: numpy_of(name, array) for name, array in arrays.items()}
+        values = initial_of(arrays)
         self._types = {name: array.dtype for name, array in values.items()}
         self._require_types()
         self.order, self.keep, self._arrays = list(values), tuple(keep), arrays

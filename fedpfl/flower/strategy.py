@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from .. import models
+from ..client.state import require_key
 from ..core.checksummed_files import read_arrays
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.layout import Layout
@@ -62,7 +63,7 @@ from .flowers_loop import (
 )
 from .grid_transport import FlowerTransport
 from .hooks_transport import LATE, SAMPLES, HooksTransport, MessageForm, SamplingByShares
-from .messages import NOT_SENT, Names, from_named, numpy_of, read_settings, settings_text
+from .messages import NOT_SENT, Names, from_named, initial_of, numpy_of, read_settings, settings_text
 from .split import Split
 
 logger = getLogger("flwr")
@@ -189,6 +190,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._objects = ExitStack()  # Python objects that settings name, for as long as the strategy lives
         self.values = self._by_key(settings)
         self.config = Config.parse(self.values)
+        if state_key:
+            require_key(state_key)
         self._key = state_key
         self._told = False  # whether Flower hands the settings to the clients
         self._knows_rounds = "num-server-rounds" in self.values  # or `start` says how many there are
@@ -525,8 +528,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 logger.log(WARNING, "fedpfl: %s", remark)
         rule = make_rule(self.config, clients, sharing, layouts)
         way.rule, way.plain, self._plain = rule, plain, plain
-        if type(self).aggregate_train is not MethodStrategy.aggregate_train:
-            way.missing = f"{LATE}, or left out by aggregate_train of {type(self).__name__}"
+        if own := [hook for hook in HOOKS if getattr(type(self), hook) is not getattr(MethodStrategy, hook)]:
+            way.missing = f"{LATE}, or left out by {' or '.join(own)} of {type(self).__name__}"
         extras = extras_of(self.config, model, sharing)
         # A strategy in the place of Flower's limits nothing that nobody has asked it to.
         limited = self.model is not None or "update-norm-limit" in self.values
@@ -565,7 +568,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         module = own_models.made(self.model, input_shape, num_classes, vocabulary, self.head)
         if self._initial:
             plain = models.plain_names(module)
-            arrays = {name: numpy_of(name, array) for name, array in self._initial.items()}
+            arrays = initial_of(self._initial)
             # The shared arrays of an earlier result are filled with the model's own.
             built = {plain(name): array.numpy() for name, array in module.state_dict().items()}
             own_models.load_arrays(module, {**built, **arrays} if arrays.keys() <= built.keys() else arrays, plain)
@@ -669,6 +672,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if np.array_equal(changed, rule.common):
             return
         name = self.method.name
+        if not np.isfinite(changed).all():
+            raise ConfigError("arrays", "changed by a wrapper or a subclass", "hold values that are not finite")
         if not rule.one_model:
             message = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
             raise ConfigError("arrays", "changed by a wrapper", message)

@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from flower_apps import AppGrid, Net, initial, plain_app
+from flower_apps import AppGrid, Net, initial, plain_app, samples
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
@@ -157,6 +157,47 @@ def test_a_reply_that_cannot_be_used_costs_one_line_and_nothing_else(wrong, said
     assert len(lines) == 2
     assert said in lines[0]
     assert all("\n" not in line for line in lines)
+
+
+def from_changed(model=None, **changes):
+    app = plain_app() if model is None else strategies.client_app(model=Net, data=lambda context: samples(0))
+    named = {name.replace("__", "."): Array(array) for name, array in changes.items()}
+    return lambda: strategies.FedAvg(model=model).start(AppGrid(app), ArrayRecord({**initial(), **named}), num_rounds=1)
+
+
+NOT_FINITE = np.full((8, 6), np.nan, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (from_changed(fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
+        (from_changed(Net, fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
+        (from_changed(norm__running_var=-np.ones(8, np.float32)), "'norm.running_var': has negative variances"),
+        (
+            from_changed(Net, fc3__bias=np.ones(3)),
+            "initial_arrays = 'fc3.bias': is no array of the model; did you mean",
+        ),
+        (lambda: strategies.FedPer(state_key="a/b"), "state-key = 'a/b': must be letters, digits"),
+    ],
+)
+def test_a_beginning_from_which_no_client_can_start_is_one_line_that_blames_no_client(start, said, caplog):
+    with pytest.raises(fedpfl.FedpflError) as error:
+        start()
+    assert said in str(error.value)
+    assert "client" not in caplog.text
+
+
+def test_what_a_subclass_makes_of_the_arrays_has_to_be_finite():
+    class Broken(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({**arrays, "fc1.weight": Array(NOT_FINITE)}), metrics
+
+    with pytest.raises(
+        fedpfl.ConfigError, match="changed by a wrapper or a subclass': hold values that are not finite"
+    ):
+        Broken().start(AppGrid(plain_app()), initial(), num_rounds=2)
 
 
 def test_too_few_replies_of_nodes_that_all_answered_is_no_matter_of_their_training():

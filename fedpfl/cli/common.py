@@ -275,7 +275,8 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
             shown.remove(table.columns.index(name))
             left_out.append(name)
     fits = sum(max(map(len, cells[column])) + 3 for column in shown) < width
-    note = f"{table.note} Not shown here: {', '.join(left_out)} ({all_of_it}).".strip() if left_out else table.note
+    separator = "; " if any("," in name for name in left_out) else ", "
+    note = f"{table.note} Not shown here: {separator.join(left_out)} ({all_of_it}).".strip() if left_out else table.note
     lines = Lines(
         title=table.title, title_justify="left", caption=note or None, caption_justify="left", box=SIMPLE_HEAD
     )

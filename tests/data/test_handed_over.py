@@ -337,6 +337,8 @@ def test_a_list_of_two_is_two_clients(kind):
         ({"train": TENSORS, "Train": TENSORS}, "train and Train: two of these are one part, train"),
         ({"train": [TENSORS], "test": [TENSORS]}, "train and test are a list each; of several clients give"),
         ({"x": X, "y": Y, "client": Y}, "has x, y, client; arrays are x, y or x_train"),
+        ((X, X[:2], Y, Y[:2]), "four arrays must be in the order x_train, y_train, .* scikit-learn's train_test"),
+        ([(X, Y, X, Y), (X, X[:2], Y, Y[:2])], "client 1: four arrays must be in the order"),
         ({1: TENSORS, "1": TENSORS}, "two of the clients 1, '1' have one name"),
         ([TENSORS, (TENSORS, TENSORS)], "client 0 has no test set, and others have one"),
         ([(X, Y), (X, Y + 0.5)], "client 1: y has labels or targets of float32 .* come before"),

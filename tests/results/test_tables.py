@@ -65,6 +65,10 @@ def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(monk
     assert max(map(len, drawn.splitlines())) <= 60
     assert {"round", "personalised,", "training", "loss", "80.89", "60.47", "0.250"} <= set(drawn.split())
     assert "Not shown here: trained, failed, seconds (--format csv)." in " ".join(drawn.split())
+    monkeypatch.setenv("COLUMNS", "30")
+    print_tables([Table("rounds", columns, [row], [0, 2, 2, 2, 3, 2, 0, 0])], "")
+    words = " ".join(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).split())
+    assert "Not shown here: failed; trained; seconds; training loss; global, %; worst tenth, % (--format csv)." in words
 
 
 def test_a_difference_of_almost_nothing_has_no_sign():

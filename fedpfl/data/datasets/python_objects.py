@@ -181,6 +181,11 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
         return _named_parts(thing, where)
     if not isinstance(thing, pair):
         return None
+    if len(thing) == len(FOUR) and all(map(_is_array, thing)):
+        of_train, of_test, *others = (np.shape(one)[:1] for one in thing)
+        if of_train != of_test and others == [of_train, of_test]:
+            order = f"must be in the order {', '.join(FOUR)}, and this is that of scikit-learn's train_test_split"
+            raise DataError(f"{where}: four arrays {order}")
     if len(thing) == len(FOUR) and _is_pair(thing[:2]) and _is_pair(thing[2:]):
         return tuple(thing[:2]), tuple(thing[2:])
     if len(thing) == 2 and all(map(_is_part, thing)):

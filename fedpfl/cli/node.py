@@ -18,7 +18,7 @@ PRELOADED = ("torch", "torchvision")
 def node_command(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="flower-supernode with its options.")],
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The device's policy: what it takes part in.")
+        Path | None, typer.Option(metavar="FILE", help="The device's policy: in which runs it takes part.")
     ] = None,
     preload: Annotated[
         list[str] | None,

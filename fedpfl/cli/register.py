@@ -25,13 +25,13 @@ def register_command(
     prune: Annotated[
         bool,
         typer.Option(
-            "--prune", help="Unregister all recorded nodes that are not named. Flower never takes a key again."
+            "--prune", help="Unregister all recorded nodes that are not named. Flower never accepts such a key again."
         ),
     ] = False,
 ) -> None:
     """Register nodes' keys with the default SuperLink.
 
-    It is the one of Flower's config.toml.
+    Flower's config.toml names it.
 
     A recorded node whose key has changed is unregistered with its old one.
 

@@ -29,7 +29,7 @@ def resume_command(
     ] = None,
     run_config: RunConfig = None,
 ) -> None:
-    """Resume a run on a testbed, with the settings that it has.
+    """Resume a run on a testbed, with its settings.
 
     Run it on the server's machine, as the server's user.
 

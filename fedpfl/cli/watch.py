@@ -49,7 +49,7 @@ def watch_command(
 ) -> None:
     """Show devices and runs, here or on a live page.
 
-    Without --web until Ctrl-C or --seconds, as the MQTT broker reports them.
+    Without --web it prints what the MQTT broker reports, until Ctrl-C or for --seconds.
 
     Example: fedpfl watch --web
     """

@@ -399,7 +399,7 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
         message = "must be given to the strategy, whose nodes then train by fit or client_app"
         raise ConfigError("model", None, message)
     if told.get("frozen", "") != layout.frozen:
-        raise LayoutError("the frozen arrays differ from the server's: the model or its weights are others there")
+        raise LayoutError("the frozen arrays differ from the server's: the server has another model or other weights")
     shared = from_named(layout, arrays_of(content)[1], models.plain_names(engine.model))
     arrays = {**extras, **layout.pack(shared, engine.config.run.wire_dtype)}
     return Payload({**told, "layout": layout.to_text()}, {}, arrays)

@@ -24,7 +24,7 @@ def require_device(settings: TrainingSettings) -> None:
     """
     if settings.device != "cuda":
         if settings.precision == "tf32":
-            raise ConfigError("precision", "tf32", 'only GPUs multiply so; use float32, or device = "cuda"')
+            raise ConfigError("precision", "tf32", 'needs a GPU; use float32, or device = "cuda"')
         return
     if not torch.cuda.is_available():
         raise ConfigError("device", "cuda", "this machine has no GPU that PyTorch can use; use cpu")

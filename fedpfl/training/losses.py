@@ -173,7 +173,7 @@ def require_working(text: str, num_classes: int) -> None:
         warnings.filterwarnings("error", "Using a target size")  # torch's, where it would broadcast one to the other
         mean = own_loss(text)(outputs.clone().requires_grad_(), y)
     if not (mean.requires_grad and torch.isfinite(mean)):
-        raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's numbers")
+        raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's outputs")
     twice = own_loss(text)(torch.cat([outputs, outputs]), torch.cat([y, y]))
     if mean and math.isclose(float(twice), 2 * float(mean), rel_tol=1e-5):
         allowed = 'is a sum over the samples; it must return the mean (reduction="mean"), or a value for each sample'

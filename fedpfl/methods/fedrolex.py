@@ -3,9 +3,9 @@
 Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022,
 Section 3 and Algorithm 1.
 
-As in the authors' program, which goes on from HeteroFL's, clients count alike, and the Scaler and the mask are those of
-HeteroFL. The program moves slices to lower channels; here they move to higher ones, as in the paper. A test has the
-slice of its round, so that a client's accuracy is of another part of the model in each.
+As in the authors' program, which extends HeteroFL's, clients have equal weights, and the Scaler and the mask are
+HeteroFL's. The program moves slices to lower channels; here they move to higher ones, as in the paper. A test uses the
+slice of its round, so a client's accuracy belongs to another part of the model in each round.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients, ICLR
 2021, Section 3 and Algorithm 1.
 
-As in the authors' program, the head has all classes at every width, clients have equal weights, the Scaler follows every
+As in the authors' program, the head has all classes at every width, clients have equal weights, the Scaler follows each
 layer except the head, and the masked logits are 0. Here a head's rows of absent classes, which do not change in
 training, count in the mean, and a client is tested with its slice, so that the Scaler acts in tests, too. BatchNorm's
 running statistics are arrays like the others; in the paper clients keep none, and the server requests them after the

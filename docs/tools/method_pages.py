@@ -39,7 +39,7 @@ DOCS = ROOT / "docs"
 REST = "Others"
 # Where the number of all methods, and of those whose rule only adds, is said.
 COUNTED = (
-        "README.md", "AGENTS.md", "llms.txt", "pyproject.toml", "docs/index.md", "docs/reference/why.md",
+    "README.md", "AGENTS.md", "llms.txt", "pyproject.toml", "docs/index.md", "docs/reference/why.md",
     "docs/how-to/from-a-flower-app.md", "docs/how-to/secure-aggregation.md",
 )  # fmt: skip
 SAID = re.compile(r"(compares |- \*\*|app: |learning: |fedpfl\*\*: |for all |the \d+ of )\d+ methods")

@@ -16,6 +16,7 @@ from ..core.layout import Layout
 from ..core.metric_bounds import CLASSES_OVER_MEDIAN, FEW_CLASSES
 from ..core.name_lists import other_than, shape_of, shown
 from ..core.payload import Payload
+from ..core.references import short_name
 from ..core.server_view import Client
 from ..core.sharing import Sharing
 from ..core.slices import slice_layout
@@ -308,8 +309,10 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
 
 def require_width(config: Config, name: str) -> None:
     """Refuse a client's model that is not the run's at a width, for a rule that takes slices."""
-    if split_width(name)[0] != split_width(config.run.model)[0]:
-        allowed = f"{name} is not {config.run.model} at a width: {config.method.name} takes widths, such as 0-9:@0.5"
+    plain, whole = split_width(name)[0], split_width(config.run.model)[0]
+    if plain != whole:
+        shown_names = f"{short_name(plain)} is not {short_name(whole)} at a width"
+        allowed = f"{shown_names}: {config.method.name} takes widths, such as 0-9:@0.5"
         raise ConfigError("client-models", config.run.client_models or name, allowed)
 
 

@@ -69,7 +69,7 @@ def require_settings(config: Config, has_model: bool, named: Collection[str]) ->
         raise ConfigError(key, values[key], message)
     # The server itself keeps there what privacy was spent.
     places = {
-        "tokenizer": "fit or client_app",
+        **dict.fromkeys(("client-models", "tokenizer"), "fit or client_app"),
         **({} if config.of(PrivacySettings).on else {"state-dir": "keep, fit or client_app"}),
     }
     for key, parts in places.items():

@@ -44,7 +44,23 @@ def of_method(name):
 
 @pytest.mark.parametrize("name", each_method())
 def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
-    keys, keywords = of_method(name)
+    require_the_same_bits(name, *of_method(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fedrolex", "heterofl"])
+def test_slices_have_the_same_bits_in_flower_s_loop(name, tmp_path):
+    widths = "1:@0.5,2:@0.25"
+    require_the_same_bits(name, {"client-models": widths}, {}, tmp_path, client_models=widths)
+
+
+def test_widths_are_given_to_the_nodes():
+    strategy = strategies.HeteroFL(model="mlp", client_models="1:@0.5")
+    grid = AppGrid(strategies.client_app(model=Net, data=mine))
+    with pytest.raises(fedpfl.ConfigError, match=r"each node.s own: give it to fit or client_app"):
+        strategy.start(grid, ArrayRecord(), num_rounds=1)
+
+
+def require_the_same_bits(name, keys, keywords, tmp_path, **of_clients):
     places = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state"), "run-name": "run"}
     config = Config.parse({**DIGITS, **places, **keys, "method": name})
     with SimulationTransport(config, workers=0) as transport:
@@ -56,7 +72,7 @@ def test_a_strategy_makes_the_bits_of_fedpfl_run(name, tmp_path):
         mine = divided.arrays(context.node_config["partition-id"])
         return mine["x_train"], mine["y_train"], mine["x_test"], mine["y_test"]
 
-    app = strategies.client_app(model="mlp", data=data, num_classes=10)
+    app = strategies.client_app(model="mlp", data=data, num_classes=10, **of_clients)
     strategy = getattr(strategies, methods()[name].__name__)(
         model="mlp", local_epochs=2, seed=3, **{"batch_size": 32, **keywords}
     )

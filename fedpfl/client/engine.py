@@ -108,6 +108,8 @@ class Engine:
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
         self._placed: Any = None
+        # Samples that methods have in hand, by client, with the number of their changes before.
+        self._lent: dict[int, tuple[Samples, int, int]] = {}
         if config.training.device == "cuda":
             room = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0])
             scaling = config.data.normalize if data.is_image else None
@@ -279,6 +281,7 @@ class Engine:
                 "numbers depend on how many there are; what a client keeps is a buffer that `build` adds to the model"
             )
             logger.warning(warning, method.name, ", ".join(changes))
+        self._require_samples_kept(method, local.client)
         trained = taken()
         if trained is None:
             personal, shared = self.sharing.get_personal(), self.sharing.get_shared()
@@ -353,6 +356,7 @@ class Engine:
         metrics.update({} if validation is None else metrics_of("validation", validation))
         if shared is not None and "global-correct" not in metrics:
             metrics.update(metrics_of("global", score))
+        self._require_samples_kept(method, client)
         metrics["evaluate-seconds"] = time.perf_counter() - started
         failures = [option.tested(state, local, personalised, score, validation) for option in self.parts]
         if self._stays and not adaptation:
@@ -463,7 +467,7 @@ class Engine:
         local = kind(
             client, int(message.config["round"]), self.config.run.seed, self.data.num_classes, self.model,
             received, message,
-            train_data=lambda: engine._on_device("train", place),
+            train_data=lambda: engine._lend(client),
             train_labels=lambda: engine.data.labels(place),
             layout=self.sharing.layout,
             extras=extras,
@@ -511,6 +515,22 @@ class Engine:
         """Return the number of a client's data here."""
         return 0 if self.own else client
 
+    def _lend(self, client: int) -> Samples:
+        """Return a client's training samples to its method, which other rounds and runs have as well."""
+        samples = self._on_device("train", self.place(client))
+        self._lent[client] = samples, _changes(samples.x), _changes(samples.y)
+        return samples
+
+    def _require_samples_kept(self, method: Method, client: int) -> None:
+        """Refuse a method that has changed its samples; they are prepared anew for whoever needs them next."""
+        samples, *before = self._lent.pop(client, (None, 0, 0))
+        if samples is not None and before != [_changes(samples.x), _changes(samples.y)]:
+            self.data.forget()
+            message = (
+                "changes its client's samples in place, which other rounds have as well: change a copy (x.clone())"
+            )
+            raise ConfigError("method", method.name, message)
+
     def _on_device(self, part: str, place: int) -> Samples:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
         make = partial(getattr(self.data, part), place)
@@ -546,6 +566,11 @@ def _require_fitting(config: Config, data: FederatedData) -> None:
     if labels == LABELS:
         data.require_shares()
     config.training.require_fitting(data.num_classes)
+
+
+def _changes(array: Any) -> int:
+    """Return how often a tensor has been changed in place; 0 for samples that are read as they are needed."""
+    return int(getattr(array, "_version", 0))
 
 
 def is_plain(model: nn.Module) -> bool:

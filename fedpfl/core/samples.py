@@ -54,6 +54,11 @@ class SamplesCache:
         """Return the keys of what is kept, the next to go first."""
         return list(self._kept)
 
+    def clear(self) -> None:
+        """Keep nothing: samples are made anew."""
+        self.bytes_left += sum(map(_bytes, self._kept.values()))
+        self._kept.clear()
+
     def get(self, key: Hashable, make: Callable[[], Samples]) -> Samples:
         """Return the samples kept under ``key``, or else make them."""
         if key in self._kept:

@@ -276,6 +276,10 @@ class FederatedData:
         """Return the training samples of client ``i``, cached; ``DataError`` if there is no such client."""
         return self._prepared(i, "train")
 
+    def forget(self) -> None:
+        """Prepare samples anew for whoever needs them next."""
+        self._cache.clear()
+
     def validation(self, i: int) -> Samples:
         """Return the samples of client ``i`` that ``validation-fraction`` sets aside, as :meth:`train` does."""
         return self._prepared(i, "validation")

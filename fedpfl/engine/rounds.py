@@ -260,11 +260,12 @@ class RoundLoop:
         if not reads:
             return
         clients, vectors, replies = zip(*reads, strict=True)
+        said = [dict(reply.metrics) for reply in replies]  # whatever a rule makes of them
         self.rule.add_rows(clients, vectors, replies)
-        for client, shared, reply in reads:
+        for (client, shared, reply), metrics in zip(reads, said, strict=True):
             for listener in self.listeners:
                 listener.added(self.rule, client, cast(np.ndarray, shared), reply)  # see `_may_stay`
-            self.round.trained[client.id] = dict(reply.metrics)
+            self.round.trained[client.id] = metrics
 
     def _may_stay(self) -> bool:
         """Return whether nobody needs a client's vector here, so that vectors may stay where they were computed."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from logging import WARNING, getLogger
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.payload import Payload
+from ..core.vectors import is_finite
 from ..rules import Rule
 from ..rules.mean import Mean
 
@@ -22,6 +24,8 @@ logger = getLogger("flwr")
 RETURNED = {"outgoing": np.ndarray, "attachments": Payload}
 # Hooks that make what clients receive, in words.
 _VECTORS = {"finish": "leaves self.shared as", "outgoing": "returns"}
+# What the loop itself puts into the config of each message.
+OF_MESSAGES = frozenset({"round", "personal-round", "state-key", "layout"})
 HOOKS = ("begin", "check", "add", "add_rows", "finish", *RETURNED)
 
 
@@ -44,9 +48,15 @@ class UserRule:
         guard = user_code.guarded("method", where, getattr(self._rule, hook))
 
         def called(*arguments: Any, **named: Any) -> Any:
-            result, kind = guard(*arguments, **named), RETURNED.get(hook, object)
+            kind = RETURNED.get(hook, object)
+            # Messages are made in any order, and again: none may change what the next one has.
+            with self._shared_kept() if kind is not object else nullcontext():
+                result = guard(*arguments, **named)
             if not isinstance(result, kind):
                 allowed = f"returns {references.article(result)}, and must return {references.article(kind)}"
+                raise ConfigError("method", where, allowed)
+            if taken := OF_MESSAGES.intersection(result.config) if isinstance(result, Payload) else ():
+                allowed = f"returns the config {min(taken)!r}, which is a name of fedpfl's own in messages"
                 raise ConfigError("method", where, allowed)
             if hook in _VECTORS:
                 self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else result)
@@ -56,10 +66,23 @@ class UserRule:
 
         return called
 
+    @contextmanager
+    def _shared_kept(self) -> Iterator[None]:
+        shared = self._rule.shared
+        was = shared.flags.writeable
+        shared.setflags(write=False)
+        try:
+            yield
+        finally:
+            if was:
+                shared.setflags(write=True)
+
     def _require_vector(self, where: str, what: str, vector: Any) -> None:
         """Refuse what no client could receive, where it is made."""
         size = self._rule.layout.size
         if isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype.kind == "f":
+            if what == _VECTORS["finish"] and not is_finite(vector):
+                raise ConfigError("method", where, f"{what} one with values that are not finite")
             return
         is_array = isinstance(vector, np.ndarray)
         has = f"{vector.dtype} of shape {vector.shape}" if is_array else references.article(vector)

@@ -322,6 +322,16 @@ def nothing(self, client, kind):
     return None
 
 
+def in_place(self, client):
+    self.shared *= 0.5
+    return self.shared
+
+
+def not_finite(self):
+    fedpfl.Mean.finish(self)
+    self.shared = self.shared * np.nan
+
+
 def raising(self, *given):
     return {}["left"]
 
@@ -333,12 +343,28 @@ def raising(self, *given):
         ("outgoing", lambda self, client: [1.0], "Pull.outgoing': returns a list, and must return the class ndarray"),
         *((hook, raising, f"Pull.{hook}': raises KeyError: 'left'") for hook in ("begin", "attachments", "finish")),
         ("add", lambda self, client, shared, reply: raising(self), "Pull.add': raises KeyError: 'left'"),
+        ("outgoing", in_place, "Pull.outgoing': raises ValueError: output array is read-only"),
+        ("finish", not_finite, "Pull.finish': leaves self.shared as one with values that are not finite"),
+        (
+            "attachments",
+            lambda self, client, kind: fedpfl.Payload(config={"round": 9}),
+            "Pull.attachments': returns the config 'round', which is a name of fedpfl's own in messages",
+        ),
     ],
 )
 def test_a_hook_of_a_rule_that_fails_is_named_in_one_line(hook, function, said):
     with pytest.raises(fedpfl.ConfigError) as caught:
         fedpfl.run(method=with_rule(**{hook: function}), workers=0, **FEW)
     assert said in str(caught.value)
+
+
+def test_what_a_rule_makes_of_a_reply_is_not_what_the_client_said():
+    def add(self, client, shared, reply):
+        fedpfl.Mean.add(self, client, shared, reply)
+        reply.metrics["train-loss"] = "none"
+
+    usual, changed = (fedpfl.run(method=with_rule(**hooks), workers=0, **FEW) for hooks in ({}, {"add": add}))
+    assert changed.rounds.train_loss.tolist() == usual.rounds.train_loss.tolist()
 
 
 def counting(self):

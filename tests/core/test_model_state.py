@@ -311,6 +311,23 @@ def test_what_a_method_keeps_in_its_class_or_in_global_variables_is_told_once(ca
         assert sum(told in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_method_that_changes_its_samples_in_place_is_refused_and_later_runs_have_the_data_as_they_were(workers):
+    class Scaled(fedpfl.Method):
+        name = "scaled"
+
+        def schedule(self, local):
+            local.samples.x.mul_(0.5)
+            return super().schedule(local)
+
+    before, _ = numbers("fedavg", Net, workers=workers)
+    with pytest.raises(
+        FedpflError, match="method = 'scaled': changes its client's samples in place, which other rounds"
+    ):
+        numbers(Scaled, Net, workers=workers)
+    assert numbers("fedavg", Net, workers=workers)[0] == before
+
+
 def test_a_method_is_given_back_its_attributes_and_copies_have_their_own():
     method = Remembering(None, TrainingSettings())
     state = MethodState(method)

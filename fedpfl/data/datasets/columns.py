@@ -710,6 +710,9 @@ def to_dataset(
     if parts[0].x.ndim == 3 and (gaps := sum(len(part.gaps) for part in parts)):  # windows
         shown = f"no window reaches over {gaps} gap{'s' * (gaps > 1)} in the times"
         remarks = (*remarks, f"{shown}: steps above {GAP} times a client's usual one")
+    if parts[0].x.ndim == 3:
+        for part in parts:
+            remarks = (*remarks, *_without_window(part, "client", *(() if targets else ("label",))))
     if counting := _counting(parts[0]):
         shown = f"column {counting[0]!r} counts the rows, and is a feature"
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
@@ -758,6 +761,18 @@ def _of_texts(parts: Sequence[FileSamples], settings: DataSettings) -> _Texts:
 
 def _text_at(part: FileSamples, texts: TextColumn, index: int) -> str:
     return f"{part.path}, {part.row} {texts.first[index]}"
+
+
+def _without_window(part: FileSamples, *roles: str) -> list[str]:
+    """Return a line for each of these columns with words in no window: their rows are too few, one after the other."""
+    remarks = []
+    for role in roles:
+        if role in part.columns:
+            column = part.columns[role]
+            counts = np.bincount(column.codes, minlength=len(column.names))
+            if lost := [name for name, count in zip(column.names, counts) if not count]:
+                remarks.append(f"no window has {role} {in_short(lost)}: too few rows in a row")
+    return remarks
 
 
 def _counting(part: FileSamples, most: int = 1000, least: int = 20) -> list[str]:

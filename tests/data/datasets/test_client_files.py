@@ -322,6 +322,8 @@ def test_no_window_reaches_over_a_gap_in_the_times(tmp_path: Path, gap: int, for
         data = CustomLoader("data", frame)(DataSettings(**given), 1)
     starts = data.x_train[data.client_train == 0][:, 0, 0].astype(int).tolist()
     assert starts == [*range(17)] if gap < 5 else starts == [*range(7), *range(10, 17)]
+    lost = [remark for remark in data.remarks if "no window has" in remark]
+    assert lost == [f"no window has {one}: too few rows in a row" for one in ("client c", "label sit")]
     told = [remark for remark in data.remarks if "gap" in remark]
     assert told == (
         [] if gap < 5 else ["no window reaches over 2 gaps in the times: steps above 5 times a client's usual one"]

@@ -42,7 +42,7 @@ ADVICE = (
     Advice(
         "training must not cost more than FedAvg's",
         "`knn-per`",
-        "`fedper` if a client cannot keep the features of its samples for predictions",
+        "`fedphp`, second, or `fedper` if a client cannot keep the features of its samples for predictions",
         "leaderboard: best mean rank",
     ),
     Advice(

@@ -260,13 +260,14 @@ def print_drawn(table: Table, all_of_it: str = "--format csv") -> None:
 def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     """Return a table as rich draws it; a narrow terminal breaks headings and texts, but neither names nor numbers."""
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table as Lines
 
     rows, shown, left_out = [table.texts(row) for row in table.rows], [*range(len(table.columns))], list[str]()
     cells = [[name, *(row[column] for row in rows)] for column, name in enumerate(table.columns)]
     whole = [column == 0 or table.is_number(column) for column in shown]
     least = [
-        max(map(len, [*name.split(), *(texts if whole[column] else " ".join(texts).split())]), default=0)
+        max(map(cell_len, [*name.split(), *(texts if whole[column] else " ".join(texts).split())]), default=0)
         for column, (name, *texts) in enumerate(cells)
     ]
     others = [name for name in reversed(table.columns[1:]) if name not in table.optional]
@@ -274,7 +275,12 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
         if sum(least[column] + 3 for column in shown) >= width and len(shown) > 2:
             shown.remove(table.columns.index(name))
             left_out.append(name)
-    fits = sum(max(map(len, cells[column])) + 3 for column in shown) < width
+    longest = [max(map(cell_len, texts)) for texts in cells]
+    room = width - 1 - sum(least[column] + 3 for column in shown)
+    # What is left goes to the texts first, then to the headings, from left to right.
+    for column in sorted(shown, key=whole.__getitem__):
+        more = max(0, min(room, longest[column] - least[column]))
+        least[column], room = least[column] + more, room - more
     separator = "; " if any("," in name for name in left_out) else ", "
     note = f"{table.note} Not shown here: {separator.join(left_out)} ({all_of_it}).".strip() if left_out else table.note
     lines = Lines(
@@ -283,7 +289,7 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     for column in shown:
         lines.add_column(
             table.columns[column], justify="right" if table.is_number(column) else "left", overflow="fold",
-            width=least[column] if whole[column] and not fits else None,
+            width=least[column],
         )  # fmt: skip
     for row in rows:
         lines.add_row(*(row[column] for column in shown))

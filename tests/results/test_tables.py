@@ -71,6 +71,20 @@ def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(monk
     assert "Not shown here: failed; trained; seconds; training loss; global, %; worst tenth, % (--format csv)." in words
 
 
+def test_a_text_between_numbers_is_not_broken_within_a_word_and_gets_the_room_that_is_left(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    columns = ["method", "chosen", "mean over clients, %", "worst tenth, %", "training loss", "runs done"]
+    wide = Spread(98.4, 0.5, 3)
+    row = ["feddecomp", "learning-rate 0.1", wide, wide, wide, "5/5"]
+    for width in range(70, 130, 7):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_tables([Table("Methods", columns, [row], optional=["training loss"])], "")
+        drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert max(map(len, drawn.splitlines())) <= width
+        assert {"feddecomp", "learning-rate", "98.40"} <= set(drawn.split()), width
+    assert "learning-rate 0.1" in drawn and "mean over clients, %" in drawn
+
+
 def test_a_difference_of_almost_nothing_has_no_sign():
     table = Table("Differences", ["a", "b"], [[-0.001, Spread(-0.001, 0.2, 3)]])
     assert table.texts(table.rows[0]) == ["0.00", "0.00 ± 0.20"]

@@ -37,7 +37,7 @@ def test_both_kinds_of_groups_get_the_limits(tmp_path):
 def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(FedpflError, match="no control groups"):
         make_groups(BOARD, "x", tmp_path / "none")
-    with pytest.raises(FedpflError, match=r"--board: .*taken cannot be made \(File exists\)"):
+    with pytest.raises(FedpflError, match=r"--board: .*taken cannot be written \(File exists\)"):
         table = mounts(tmp_path, ("c", "cgroup2", "rw"))
         (tmp_path / "c" / "taken").mkdir()
         make_groups(BOARD, "taken", table)

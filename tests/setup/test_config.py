@@ -63,7 +63,7 @@ def test_pyproject_defaults_are_the_code_s_defaults():
         ("dirichlet-alpha", 0, "must be > 0"),
         ("dirichlet-alpha", -1.5, "must be > 0"),
         ("dirichlet-alpha", float("nan"), "must be > 0"),
-        ("learning-rate", float("inf"), "must be > 0"),
+        ("learning-rate", float("inf"), "must be finite"),
         ("fraction-train", 1.5, "must be > 0 and at most 1"),
         ("fraction-train", 0.0, "must be > 0 and at most 1"),
         ("feddecomp-rank-conv", 0.0, "must be > 0 and at most 1"),

@@ -182,8 +182,9 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
     if not isinstance(thing, pair):
         return None
     if len(thing) == len(FOUR) and all(map(_is_array, thing)):
-        of_train, of_test, *others = (np.shape(one)[:1] for one in thing)
-        if of_train != of_test and others == [of_train, of_test]:
+        shapes = [np.shape(one) for one in thing]
+        of_train, of_test, *others = (shape[:1] for shape in shapes)
+        if of_train != of_test and others == [of_train, of_test] and shapes[0][1:] == shapes[1][1:]:
             order = f"must be in the order {', '.join(FOUR)}, and this is that of scikit-learn's train_test_split"
             raise DataError(f"{where}: four arrays {order}")
     if len(thing) == len(FOUR) and _is_pair(thing[:2]) and _is_pair(thing[2:]):

@@ -276,9 +276,9 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
             shown.remove(table.columns.index(name))
             left_out.append(name)
     longest = [max(map(cell_len, texts)) for texts in cells]
+    fits = sum(longest[column] + 3 for column in shown) < width
     room = width - 1 - sum(least[column] + 3 for column in shown)
-    # What is left goes to the texts first, then to the headings, from left to right.
-    for column in sorted(shown, key=whole.__getitem__):
+    for column in (column for column in shown if not whole[column]):  # what is left goes to the texts
         more = max(0, min(room, longest[column] - least[column]))
         least[column], room = least[column] + more, room - more
     separator = "; " if any("," in name for name in left_out) else ", "
@@ -289,7 +289,7 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     for column in shown:
         lines.add_column(
             table.columns[column], justify="right" if table.is_number(column) else "left", overflow="fold",
-            width=least[column],
+            width=None if fits else least[column],
         )  # fmt: skip
     for row in rows:
         lines.add_row(*(row[column] for column in shown))

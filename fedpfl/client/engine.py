@@ -522,7 +522,7 @@ class Engine:
         return samples
 
     def _require_samples_kept(self, method: Method, client: int) -> None:
-        """Refuse a method that has changed its samples; they are prepared anew for whoever needs them next."""
+        """Refuse a method that has changed its samples, and prepare them anew."""
         samples, *before = self._lent.pop(client, (None, 0, 0))
         if samples is not None and before != [_changes(samples.x), _changes(samples.y)]:
             self.data.forget()

@@ -20,7 +20,7 @@ from .metric_bounds import LARGEST, shown
 # The settings `loss` by what the targets are.
 CLASSES, TARGETS, LABELS, MASKS = "cross-entropy", "mse", "multi-label", "segmentation"
 NEXT_TOKEN = "next-token"
-# The same in words; labels of which several can be right are numbers to whoever stores them.
+# The same in words. Data sets store multi-label data as numbers, like targets.
 IN_WORDS = {CLASSES: "classes", TARGETS: "numbers as targets", MASKS: "masks", NEXT_TOKEN: "tokens to predict"}
 ACCURACY, LOSS, PERPLEXITY = "accuracy", "loss", "perplexity"
 SUM, COUNT = "-metric-sum", "-metric-count"

@@ -71,9 +71,9 @@ class Limits:
         high = self.maximum is None or value <= self.maximum
         # NaN compares false with everything, so it fails here as it should; infinity is never a useful setting.
         finite = value - value == 0
-        if low and high and not finite:
-            return "must be finite"
-        return None if low and high and finite else "must be " + self.describe()
+        if low and high:
+            return None if finite else "must be finite"
+        return "must be " + self.describe()
 
     def describe(self) -> str:
         """Describe the limits in words, for example ``> 0 and at most 1``."""

@@ -277,7 +277,7 @@ class FederatedData:
         return self._prepared(i, "train")
 
     def forget(self) -> None:
-        """Prepare samples anew for whoever needs them next."""
+        """Forget the prepared samples; the next request prepares them anew."""
         self._cache.clear()
 
     def validation(self, i: int) -> Samples:

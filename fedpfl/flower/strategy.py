@@ -528,8 +528,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
                 logger.log(WARNING, "fedpfl: %s", remark)
         rule = make_rule(self.config, clients, sharing, layouts)
         way.rule, way.plain, self._plain = rule, plain, plain
-        if own := [hook for hook in HOOKS if getattr(type(self), hook) is not getattr(MethodStrategy, hook)]:
-            way.missing = f"{LATE}, or left out by {' or '.join(own)} of {type(self).__name__}"
+        if overridden := [hook for hook in HOOKS if getattr(type(self), hook) is not getattr(MethodStrategy, hook)]:
+            way.missing = f"{LATE}, or left out by {' or '.join(overridden)} of {type(self).__name__}"
         extras = extras_of(self.config, model, sharing)
         # A strategy in the place of Flower's limits nothing that nobody has asked it to.
         limited = self.model is not None or "update-norm-limit" in self.values

@@ -28,7 +28,7 @@ class FedRolex(SubModelMethod):
     server: each value of W ← plain mean over the clients that sent it; one that nobody sent stays
     predict: W_i of the new W;  global model: W
 
-    K is the number of a layer's channels: K_in of its inputs, K_out of its outputs. S_K are those of a slice.
+    K is the number of a layer's channels: K_in of its inputs, K_out of its outputs. S_K is the set of those in a slice.
     """
 
     name = "fedrolex"

@@ -22,7 +22,7 @@ from ..core.extra_arrays import SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import Memory, remembered
-from ..rules import Rule
+from ..rules.mean_of_sent import MeanOfSent
 from ..training.inner_gradients import forward_with
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
@@ -31,27 +31,20 @@ from .settings.divided_layers import FedSelectSettings
 TRAINED, MASK = "trained", "mask"  # the model's children: values as the client last trained them; which are in use
 
 
-class MeanOfCommon(Rule):
+class MeanOfCommon(MeanOfSent):
     """The plain mean of each value over the clients to which it is common; one that is common to none stays."""
 
     name = "mean-of-common"
-    no_robust_mean = "averages each value over other clients"
-
-    def begin(self) -> None:
-        """Start the sums at zero."""
-        self._sums, self._counts = np.zeros(self.layout.size), np.zeros(self.layout.size, np.int64)
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add the values that are common to the client."""
         common = reply.arrays["personal"] == 0
-        self._sums[common] += shared[common]
-        self._counts += common
+        self.add_values(common, shared[common])
 
     def finish(self) -> None:
         """Divide."""
-        means = self._sums / np.maximum(self._counts, 1)
-        self.shared = np.where(self._counts > 0, means, self.shared).astype(np.float32)
-        self.note("common", (self._counts > 0).mean())
+        super().finish()
+        self.note("common", self.share_sent)
 
 
 class FedSelect(Method):

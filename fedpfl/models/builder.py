@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
-from typing import Any
 
 from torch import nn
 
 from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.name_lists import shown
-from .registry import MODELS, BaseHeadModel, Shape
+from .registry import MODELS, BaseHeadModel, Shape, takes_width
 from .sources import SOURCES, split_width
 
 
@@ -48,14 +46,6 @@ def require_known(name: str) -> None:
     name = split_width(name)[0]
     if not _source_of(name) and not _is_registered(name):
         user_code.find("model", name, MODELS)
-
-
-def takes_width(function: Any) -> bool:
-    """Tell whether a user's function or class has an argument ``width``."""
-    try:
-        return "width" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # one that is not written in Python
-        return False
 
 
 def _source_of(name: str) -> str:

@@ -119,7 +119,7 @@ class _Entry(NamedTuple):
     @property
     def takes_width(self) -> bool:
         """Whether the model can be narrower."""
-        return "width" in inspect.signature(self.builder).parameters
+        return takes_width(self.builder)
 
     def complaint(self, shape: Shape, vocabulary: int) -> str | None:
         """Describe the model's need, if it cannot take an input of this shape."""
@@ -183,6 +183,14 @@ def register(
 def names() -> list[str]:
     """Return the names that users may write: those of this package and of installed packages' models."""
     return [*MODELS, *(name for name in references.entry_point_names("model") if name not in MODELS)]
+
+
+def takes_width(function: Callable[..., object]) -> bool:
+    """Tell whether a function that builds a model has an argument ``width``."""
+    try:
+        return "width" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # one that is not written in Python
+        return False
 
 
 def channels(count: int, width: float) -> int:

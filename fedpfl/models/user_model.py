@@ -81,16 +81,16 @@ def outputs_of(model: OwnModel, input_shape: Shape, vocabulary: int = 0) -> int:
 @torch.no_grad()
 def load_arrays(module: nn.Module, arrays: Mapping[str, np.ndarray], plain: Callable[[str], str]) -> None:
     """Load a plain model's state dict, whose names ``plain`` gives; ``ConfigError`` for an array that does not fit."""
-    targets = module.state_dict(keep_vars=True)
-    if unknown := [name for name in arrays if name not in {plain(one) for one in targets}]:
-        hint = did_you_mean(unknown[0], [plain(one) for one in targets])
+    targets = {plain(name): target for name, target in module.state_dict(keep_vars=True).items()}
+    if unknown := [name for name in arrays if name not in targets]:
+        hint = did_you_mean(unknown[0], list(targets))
         raise ConfigError("initial_arrays", unknown[0], f"is no array of the model{hint}")
     for name, target in targets.items():
-        if plain(name) not in arrays:
-            hint = did_you_mean(plain(name), list(arrays))
-            raise ConfigError("initial_arrays", plain(name), f"is missing: the model has this array{hint}")
-        array = arrays[plain(name)]
+        if name not in arrays:
+            hint = did_you_mean(name, list(arrays))
+            raise ConfigError("initial_arrays", name, f"is missing: the model has this array{hint}")
+        array = arrays[name]
         if tuple(array.shape) != tuple(target.shape):
             wrong = f"has the shape {tuple(array.shape)}, in the model {tuple(target.shape)}"
-            raise ConfigError("initial_arrays", plain(name), wrong)
+            raise ConfigError("initial_arrays", name, wrong)
         target.copy_(torch.from_numpy(np.array(array)))

@@ -108,9 +108,12 @@ def stored_rule(config: Config, task: Mapping[str, Any], state: Mapping[str, np.
     sharing = assemble(config, shape, max(classes), vocabulary=vocabulary)[1]
     layouts: dict[int, Layout] = {}
     if config.method.aggregation.rule.takes_slices:
-        models_of = [_of_client(config, task, client) for client in range(len(sizes))]
-        made = {one.run.model: assemble(one, shape, max(classes), vocabulary=vocabulary)[1].layout for one in models_of}
-        layouts = {client: made[one.run.model] for client, one in enumerate(models_of)}
+        configs = [_of_client(config, task, client) for client in range(len(sizes))]
+        by_model = {
+            name: assemble(one, shape, max(classes), vocabulary=vocabulary)[1].layout
+            for name, one in {one.run.model: one for one in configs}.items()
+        }
+        layouts = {client: by_model[one.run.model] for client, one in enumerate(configs)}
     rule = make_rule(config, [Client(i, *counts) for i, counts in enumerate(sizes)], sharing, layouts)
     rule.load_state(state)
     return rule

@@ -7,10 +7,10 @@ import numpy as np
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..core.slices import places
-from .rule import Rule
+from .mean_of_sent import MeanOfSent
 
 
-class MeanOfSlices(Rule):
+class MeanOfSlices(MeanOfSent):
     """The plain mean of each value over the clients whose slice has it; one that nobody has stays.
 
     Parameters
@@ -37,7 +37,6 @@ class MeanOfSlices(Rule):
 
     name = "mean-of-slices"
     takes_slices = True
-    no_robust_mean = "averages each value over other clients"
     remembers = ("moved",)
 
     def __init__(self, federation: Federation, shared: np.ndarray, rolls: bool = False) -> None:
@@ -50,9 +49,9 @@ class MeanOfSlices(Rule):
 
     def begin(self) -> None:
         """Start the sums at zero; move the slices."""
+        super().begin()
         self.moved = np.array([self.round - 1 if self.rolls else 0])
         self._cut = {}  # also of the same shared arrays
-        self._sums, self._counts = np.zeros(self.layout.size), np.zeros(self.layout.size, np.int64)
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the client's slice, the same object for all that have the same one."""
@@ -67,15 +66,12 @@ class MeanOfSlices(Rule):
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Add the values of the client's slice where they lie."""
-        where = self._places_of(client)
-        self._sums[where] += shared
-        self._counts[where] += 1
+        self.add_values(self._places_of(client), shared)
 
     def finish(self) -> None:
         """Divide."""
-        means = self._sums / np.maximum(self._counts, 1)
-        self.shared = np.where(self._counts > 0, means, self.shared).astype(np.float32)
-        self.note("trained-share", (self._counts > 0).mean())
+        super().finish()
+        self.note("trained-share", self.share_sent)
 
     def _places_of(self, client: Client) -> np.ndarray:
         layout, moved = self.layout_of(client), int(self.moved[0])

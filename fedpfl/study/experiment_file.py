@@ -245,12 +245,11 @@ class ExperimentFile(_Part):
             f"columns.{column}": of_column.settings, f"scale.{scale}.row.{row}": extent.row.get(row, {}),
             f"scale.{scale}.column.{column}": extent.column.get(column, {}),
         }  # fmt: skip
-        for place, mine in lines.items():
-            if both := [key for key in mine if choices and key in choices[0]]:
-                message = (
-                    f"{place}: is among what is chosen, too; give the row a choose without it, or leave it out here"
-                )
-                raise ConfigError(both[0], mine[both[0]], message)
+        chosen = choices[0] if choices else {}
+        for place, key, value in ((place, *item) for place, values in lines.items() for item in values.items()):
+            if key in chosen:
+                allowed = "is among what is chosen, too; give the row a choose without it, or leave it out here"
+                raise ConfigError(key, value, f"{place}: {allowed}")
         return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
 
     def pooled(self, column: str) -> list[str]:

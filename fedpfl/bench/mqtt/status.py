@@ -186,9 +186,9 @@ class Board:
         return table
 
     def _draw_clients(self) -> RenderableType:
-        devices = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
+        clients = sorted(self.clients.items(), key=lambda item: (len(item[0]), item[0]))
         return _text(
-            "clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in devices) if devices else ""
+            "clients: " + "  ".join(f"{name} {_accuracy(values)}" for name, values in clients) if clients else ""
         )
 
 

@@ -2,7 +2,8 @@
 
 *Few heavy clients*: FedAvg's CNN, 4 of 20 clients a round, 5 epochs. *Many light clients*: an MLP, all of 1,000
 clients, one epoch, so a round is 2,000 exchanges around very little work. All take turns, and test all clients after
-each round. The straight loop ends with fedpfl's model, up to rounding; the distance is printed.
+each round. The straight loop ends with fedpfl's model, up to rounding. Training amplifies rounding, so beside the
+distance of the two stands that of the loop from itself with initial weights that are moved by half a rounding.
 
 Each peer has its own virtual environment in ``build/peers``, which the first call makes. The environment also sees
 fedpfl's packages, so that all peers compute with the same PyTorch. The peer's script, ``pfl_run.py`` or
@@ -52,6 +53,8 @@ from fedpfl.setup.config import Config
 SCRIPTS = Path(__file__).parent
 ENVIRONMENTS = Path(__file__).parent.parent / "build" / "peers"
 LIMIT_SECONDS = 1800.0
+# Of a float32, half the distance to the next one: what one rounding may change.
+MOVED = 2.0**-24
 HEADS = (
     "training, s / round (median)", "least", "most", "of fedpfl's", "with tests of all", "SGD steps",
     "accuracy at the end, %",
@@ -118,7 +121,10 @@ def measure(options: argparse.Namespace) -> None:
         numbers |= {f"{name}: {who}": row for who, row in of_work.items()}
         rows = [[who, *(f"{number:.4g}" for number in row.values())] for who, row in of_work.items()]
         print(f"**{job.title}**\n\n{table(['who', *HEADS], rows)}\n")
-        print(f"Distance of the final models of straight loop and fedpfl, relative: {job.distance:.1e}\n")
+        print(
+            f"Relative distance of the final models of straight loop and fedpfl: {job.distance:.1e}; of the loop and "
+            f"itself from initial weights moved by one rounding: {job.distance_of_moved:.1e}\n"
+        )
     print(f"{options.repeats} times {options.rounds} rounds each, by turns, after one that does not count.")
     print(footer(options.seed))
     write_json(options.json, numbers)
@@ -186,7 +192,7 @@ class Job:
         self.rounds = [loop.sampling.choose(loop.rule, Round(number)) for number in numbers]
         self.steps = [sum(steps_of(client, self.config) for client in chosen) for chosen in self.rounds]
         self.measured: dict[str, list[Timing]] = {}
-        self.distance = float("nan")
+        self.distance = self.distance_of_moved = float("nan")
 
     def add(self, who: str, rounds: Sequence[Timing]) -> None:
         """Note what somebody's rounds took, without the first."""
@@ -197,6 +203,10 @@ class Job:
         rule = self.strategy.rule
         with Loop(self.config, self.data, self._processes) as loop:
             seconds, vector, accuracy = loop.run(rule.shared, self.rounds, rule.participants)
+            if np.isnan(self.distance_of_moved):  # once, as it is the same each time
+                moves = np.random.default_rng(0).choice([1 - MOVED, 1 + MOVED], rule.shared.shape)
+                moved = loop.run((rule.shared * moves).astype(np.float32), self.rounds, rule.participants[:1])[1]
+                self.distance_of_moved = float((moved - vector).norm() / vector.norm())
         rounds = [Timing(*halves, steps, accuracy) for halves, steps in zip(seconds, self.steps, strict=True)]
         self.add(f"straight loop, {self._processes} processes × 1 thread", rounds)
         run = simulate(self.values)

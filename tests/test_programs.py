@@ -78,8 +78,8 @@ def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_sa
     words = f"benchmarks/peers.py --data {images} --num-clients 10 --rounds 1 --repeats 1 --processes 1 --pfl= --fluke="
     done = subprocess.run([sys.executable, *words.split()], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    distances = re.findall(r"relative: (\S+)", done.stdout)
-    assert len(distances) == 2 and max(map(float, distances)) < 1e-5
+    distances = re.findall(r"(?:fedpfl|rounding): ([^;\s]+)", done.stdout)
+    assert len(distances) == 4 and max(map(float, distances)) < 1e-5
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith(("| straight", "| fedpfl"))]
     assert len(rows) == 4 and [row[-1] for row in rows[::2]] == [row[-1] for row in rows[1::2]]  # accuracy
 

@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release images lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release images lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-oldest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -195,6 +195,16 @@ STRATEGY_TESTS := $(patsubst %,tests/flower/test_%.py,plain_app keep fit fedpfl_
 test-strategies: install ## the strategies and the nodes' half of them with an older flwr: FLOWER=1.22.0
 	$(call environment_with,$(OLDER),flwr==$(FLOWER))
 	OMP_NUM_THREADS=1 $(OLDER)/bin/python -m pytest -n 2 --dist loadgroup $(STRATEGY_TESTS)
+
+# Of what pyproject.toml asks for the oldest versions that it allows, of everything else the newest.
+OLDEST := build/oldest
+test-oldest: install ## arithmetic, models, settings and the strategies with the oldest dependencies that pyproject.toml allows
+	rm -rf $(OLDEST)
+	$(BIN)/python -m venv --without-pip $(OLDEST)
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable . \
+		'pytest>=8,<9.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadgroup \
+		tests/test_layering.py $(FAST:%=tests/%) $(STRATEGY_TESTS)
 
 test-docs: install packages ## the commands of the README and of pages print what is shown there; twenty minutes
 	$(BIN)/python -m pytest -m docs

@@ -54,9 +54,6 @@ PULL_MODULE = "flwr.supercore.inflatable.inflatable_utils"
 PULL_FUNCTIONS = ("pull_objects", "pull_and_inflate_object_from_tree")
 PAUSES = {"initial_backoff": 0.05, "backoff_cap": 0.5, "max_tries_per_object": 10_000}
 
-# A ServerApp has the shorter pauses where this variable is set, and the fork server's ClientApps always.
-SHORT_PAUSES = "FEDPFL_SHORT_PAUSES"
-
 
 def shorten_pauses() -> None:
     """Let this process look for a message's missing objects sooner; do nothing where Flower has other names."""

@@ -4,15 +4,22 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
+# The boards' Python, of python-build-standalone; the sum is the one in uv's crates/uv-python/download-metadata.json.
+python_release=https://github.com/astral-sh/python-build-standalone/releases/download/20260814
+python_file=cpython-3.11.16+20260814-aarch64-unknown-linux-gnu-install_only_stripped.tar.gz
+python_sum=6a250f5c9326eebaa528d5d132cd66ebd1d7540cf45ac703f19e13f41d1be9b6
+
 usage() {
     cat <<'HELP'
 usage: wheelhouse.sh FOLDER [OPTION]...
 
-Makes FOLDER, or renews it: wheels for aarch64 by the lock and its hashes, fedpfl's wheel, install.sh and what belongs to
-it, SHA256SUMS. Needs pip and the network. On the device: sudo FOLDER/install.sh --offline FOLDER
+Makes FOLDER, or renews it: wheels for aarch64 by the lock and its hashes, Python 3.11 of python-build-standalone,
+fedpfl's wheel, install.sh and what belongs to it, SHA256SUMS. Needs pip and the network.
+On the device: sudo FOLDER/install.sh --offline FOLDER
 
-  --python-archive FILE python-build-standalone's cpython-3.11.…-aarch64-unknown-linux-gnu-install_only.tar.gz (or
-                        …_stripped.tar.gz); without it the devices need a Python 3.11 (install.sh --python)
+  --without-python      the devices have a Python 3.11 of their own (install.sh --python)
+  --python-archive FILE take this Python and download none: a cpython-3.11.…-aarch64-unknown-linux-gnu-install_only.tar.gz
+                        (or …_stripped.tar.gz)
   --python-sha256 SUM   what its SHA-256 has to be: the release's page names it
   --unverified-python   take the archive without --python-sha256, whatever is in it
   --python PATH         interpreter whose pip downloads and builds (default: the checkout's .venv, or python3)
@@ -28,11 +35,12 @@ fail() {  # MESSAGE [EXIT CODE]
 
 wrong_usage() { fail "$1 (--help lists the options)" 2; }
 
-folder='' archive='' archive_sum='' unverified=false python='' key=''
+folder='' archive='' archive_sum='' unverified=false with_python=true python='' key=''
 while (($#)); do
     case $1 in
         --help | -h) usage; exit 0 ;;
         --unverified-python) unverified=true ;;
+        --without-python) with_python=false ;;
         --python-archive | --python-sha256 | --python | --sign)
             [[ -n ${2:-} ]] || wrong_usage "$1 needs a value"
             case $1 in
@@ -55,6 +63,7 @@ done
 if [[ -e $folder && ! -f $folder/SHA256SUMS ]]; then
     fail "$folder exists and is no bundle; choose another folder"
 fi
+$with_python || [[ -z $archive ]] || wrong_usage '--without-python and --python-archive exclude each other'
 if [[ -n $archive ]]; then
     [[ -f $archive ]] || fail "$archive is not there"
     [[ ${archive##*/} =~ ^cpython-3\.11\.[0-9]+.*aarch64-unknown-linux-gnu-install_only(_stripped)?\.tar\.gz$ ]] \
@@ -77,6 +86,21 @@ rm -rf "$new"
 mkdir -p "$new/wheels"
 pip() { "$python" -m pip --disable-pip-version-check --no-input --quiet "$@"; }
 
+download_python() {
+    local url=$python_release/${python_file/+/%2B} said sum
+    archive=$new/$python_file
+    said=$("$python" -c 'import shutil, sys, urllib.request
+shutil.copyfileobj(urllib.request.urlopen(sys.argv[1], timeout=60), open(sys.argv[2], "wb"))' "$url" "$archive" 2>&1) \
+        || fail "$url cannot be downloaded (${said##*$'\n'}): get it elsewhere, and give --python-archive and --python-sha256"
+    sum=$(sha256sum < "$archive")
+    [[ ${sum%% *} == "$python_sum" ]] || fail "$url: its SHA-256 is ${sum%% *}, not $python_sum"
+}
+
+if $with_python && [[ -z $archive ]]; then
+    echo 'Python for the devices'
+    download_python
+fi
+
 echo 'wheels for aarch64'
 # The lock names every package: nothing is resolved here, where pip would evaluate markers for this machine.
 pip download --dest "$new/wheels" --no-deps --require-hashes --requirement "$here/requirements-nano.txt" \
@@ -86,12 +110,12 @@ echo "fedpfl's wheel"
 # Built with the lock's hatchling.
 pip wheel --no-deps --no-index --find-links "$new/wheels" --wheel-dir "$new" "$here/.."
 cp "$here"/{install.sh,uninstall.sh,verify.sh,training_step.py,requirements-nano.txt,policy.toml} "$new"
-[[ -z $archive ]] || cp "$archive" "$new"
+[[ -z $archive || $archive -ef $new/$python_file ]] || cp "$archive" "$new"
 sums=$(cd "$new" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum)
 printf '%s\n' "$sums" > "$new/SHA256SUMS"
 [[ -z $key ]] || ssh-keygen -q -Y sign -f "$key" -n fedpfl "$new/SHA256SUMS"
 rm -rf "$folder"
 mv "$new" "$folder"
 echo "ok: $(find "$folder/wheels" -type f | wc -l) wheels, $(du -sm "$folder" | cut -f 1) MiB in $folder"
-[[ -n $archive ]] || echo 'note: without Python (--python-archive): devices need --python, a Python 3.11 of their own'
+$with_python || echo 'note: without Python: devices need --python, a Python 3.11 of their own'
 [[ -n $key ]] || echo 'note: not signed (--sign)'

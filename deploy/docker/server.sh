@@ -31,7 +31,7 @@ until (exec 3<> "/dev/tcp/127.0.0.1/${superlink##*:}") 2> /dev/null; do
     kill -0 $! || { echo "the SuperLink ended" >&2; exit 1; }
     sleep 0.5
 done
-FEDPFL_SHORT_PAUSES=1 flower-superexec --runtime-api-address "$superlink" --root-certificates "$keys/ca.pem" \
+flower-superexec --runtime-api-address "$superlink" --root-certificates "$keys/ca.pem" \
     --superexec-auth-secret-file "$keys/superexec.secret" &
 fedpfl register "$keys"/nodes/node-*.pub --prune --record "$state/nodes.json"
 # Last, because whoever asks for health asks this port.

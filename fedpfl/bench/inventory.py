@@ -94,7 +94,7 @@ class Bench:
     devices: Mapping[str, tuple[int, ...]]  # the clients of each device that is not absent, by its name
     data: Mapping[int, Path] = field(default_factory=dict)  # where the data of clients with their own are
     models: Mapping[int, str] = field(default_factory=dict)  # of clients on devices that have a model of their own
-    absent: tuple[int, ...] = ()  # clients of devices that are absent
+    absent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # the same of those that are absent
     boards: Mapping[str, str] = field(default_factory=dict)  # what devices are rehearsed as, by their names
     networks: Mapping[str, str] = field(default_factory=dict)  # and their way to the server
 
@@ -106,7 +106,7 @@ class Bench:
     @property
     def clients(self) -> int:
         """How many clients a run has: a number that no device has now is that of a client that is missing."""
-        return max((*self.present, *self.absent)) + 1
+        return max(chain(*self.devices.values(), *self.absent.values())) + 1
 
     def own(self, client: int) -> str:
         """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
@@ -146,7 +146,7 @@ def read_inventory(path: Path) -> Bench:
     for host in devices:
         data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, groups.hosts[host]))
     models = {client: str(groups.hosts[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
-    absent = tuple(sorted(chain(*(numbers[host] for host in away))))
+    absent = {host: numbers[host] for host in away}
     boards, networks = (
         {host: value for host in devices if (value := str(groups.hosts[host].get(f"fedpfl_rehearsed_{what}", "")))}
         for what in ("board", "network")

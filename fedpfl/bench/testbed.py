@@ -6,6 +6,7 @@ systemd does there. It is for trying and for tests: a simulation of the same cli
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -21,7 +22,7 @@ from typing import Any
 
 from ..client.protocol import SOCKET_VARIABLE
 from ..core.errors import FedpflError
-from ..flower_private import SHORT_PAUSES
+from ..results.board_names import VARIABLE as BOARD_NAMES
 from . import credentials, run_guard
 from .boards import BOARDS, BoardLimits, join_command, make_groups
 from .device.forward import worker_command
@@ -95,7 +96,10 @@ class Testbed(SuperLink):
                 self._start_worker(device, app)
                 self._start_forkserver(device)
         self._wait_until_ready()
-        self._spawn("the server's SuperExec", self._superexec(), {**self._environment, SHORT_PAUSES: "1"})
+        names_of_boards = self.folder / "boards.json"
+        names_of_boards.write_text(json.dumps({**bench.devices, **bench.absent}), encoding="utf-8")
+        server = {**self._environment, BOARD_NAMES: str(names_of_boards)}
+        self._spawn("the server's SuperExec", self._superexec(), server)
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             list(pool.map(self._register, bench.present))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
-from typing import Collection, Iterable, Mapping, Sequence
+from typing import Callable, Collection, Iterable, Mapping, Sequence
 
 # Those that steer a terminal, that XML forbids, or that turn the direction in which a line is read.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -182,18 +182,28 @@ def uncontrolled(text: str) -> str:
     return _CONTROL.sub(" ", text)
 
 
-def reasons(failed: Mapping[int, str], who: str, limit: int = 3) -> str:
-    """Tell why clients or nodes failed: those with the same reason together, at most ``limit`` reasons."""
+def in_a_row(numbers: Sequence[int]) -> str:
+    """Return numbers between commas."""
+    return ", ".join(map(str, numbers))
+
+
+def reasons(
+    failed: Mapping[int, str], who: str, limit: int = 3, shown: Callable[[Sequence[int]], str] = in_a_row
+) -> str:
+    """Tell why clients or nodes failed: those with the same reason together, at most ``limit`` reasons.
+
+    ``shown`` makes a text of numbers in order.
+    """
     same: dict[str, list[int]] = {}
     for number, reason in failed.items():
         same.setdefault(reason, []).append(number)
-    lines = [f"{_numbered(numbers, who)}: {reason}" for reason, numbers in list(same.items())[:limit]]
+    lines = [f"{_numbered(numbers, who, shown)}: {reason}" for reason, numbers in list(same.items())[:limit]]
     more = len(same) - len(lines)
     return "; ".join([*lines, *([f"and {more} other reasons"] if more else [])])
 
 
-def _numbered(numbers: Sequence[int], who: str) -> str:
-    first = ", ".join(map(str, sorted(numbers)[:5]))
+def _numbered(numbers: Sequence[int], who: str, shown: Callable[[Sequence[int]], str]) -> str:
+    first = shown(sorted(numbers)[:5])
     return f"{who}{'s' * (len(numbers) > 1)} {first}{f' and {len(numbers) - 5} more' * (len(numbers) > 5)}"
 
 

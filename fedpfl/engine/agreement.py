@@ -21,6 +21,7 @@ from ..core.server_view import Client
 from ..core.sharing import Sharing
 from ..core.slices import slice_layout
 from ..models.sources import split_width
+from ..results.board_names import shown_on_boards
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 
@@ -141,11 +142,9 @@ class Agreement:
         if self.data and self.division is None:
             effect = "a resumed run notices that they have changed, a comparison or a grid does not"
             remarks.append(f"clients have separate data: {effect}")
-        if absent := [str(client.id) for client in self.clients if client.absent]:
-            count = len(self.classes)
-            remarks.append(
-                f"{count - len(absent)} of {count} clients take part in this run; missing: {', '.join(absent)}"
-            )
+        if absent := [client.id for client in self.clients if client.absent]:
+            count, missing = len(self.classes), shown_on_boards(absent)
+            remarks.append(f"{count - len(absent)} of {count} clients take part in this run; missing: {missing}")
         return remarks
 
 
@@ -221,9 +220,9 @@ class _Clients:
         """Leave clients out by name; raise ``FedpflError`` if too few remain."""
         self.told = {client: one for client, one in self.told.items() if client not in why}
         if why and len(self.told) < self._least:
-            raise FedpflError(reasons(why, "client"))
+            raise FedpflError(reasons(why, "client", shown=shown_on_boards))
         for client, reason in why.items():
-            logger.log(WARNING, "fedpfl: client %d cannot take part: %s", client, reason)
+            logger.log(WARNING, "fedpfl: client %s cannot take part: %s", shown_on_boards([client]), reason)
 
     def require_usual(self, fact: Callable[[Description], Hashable], why: str) -> None:
         """Leave out the clients that differ in something from most others that have it."""

@@ -10,6 +10,7 @@ from ..core.errors import ConfigError, LayoutError
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
+from ..results.board_names import board_names
 from ..results.earlier_run import EarlierRun
 from ..results.export import CLIENTS
 from ..results.run_folder import RunFolder
@@ -36,7 +37,7 @@ class Beginning:
         """Record the task on which the clients have agreed, or compare it with that of before."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config)}
+        facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config), "boards": board_names()}
         remarks = [*remarks_of(config, agreed, transport.real), *remarks]
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,

@@ -24,6 +24,7 @@ from ..core.payload import EVALUATION_ONLY, UNWRITTEN, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..core.vectors import is_finite
+from ..results.board_names import shown_on_boards
 from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
@@ -203,7 +204,7 @@ class RoundLoop:
             # Of one client that goes further than others it is not the cause.
             only_length = self._too_long and self.round.failed.keys() == self._too_long
             hint = "; a smaller learning-rate may help" if only_length else ""
-            why = reasons(self.round.failed, "client") or "no other was asked (min-replies)"
+            why = reasons(self.round.failed, "client", shown=shown_on_boards) or "no other was asked (min-replies)"
             told = f"round {number}: {who} trained; {why}{hint}"
             raise RoundFailed(told) from self._cause
         rule.finish_round()

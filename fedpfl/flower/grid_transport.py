@@ -15,6 +15,7 @@ from ..core.payload import Payload
 from ..core.server_view import Client
 from ..core.settings import Value
 from ..engine.transport import Fail, Members, Reply, Request, Transport
+from ..flower_private import shorten_pauses
 from ..setup.config import Config
 from ..setup.options.availability import AvailabilitySettings
 from .half_round import HalfRound
@@ -99,6 +100,10 @@ class GridMembers(Members):
 
 class FlowerTransport(GridMembers, Transport):
     """Sends messages over Flower's Grid."""
+
+    def __init__(self, grid: Grid, settings: str = "") -> None:
+        super().__init__(grid, settings)
+        shorten_pauses()  # a `HalfRound` looks so often that it finds replies which are still on their way
 
     def replies(self, requests: Sequence[Request], timeout: float, fail: Fail) -> Iterator[Sequence[Reply]]:
         """Send Flower's messages; what devices lose is sent again."""

@@ -18,6 +18,7 @@ from ..core.metric_bounds import DESCRIPTION, problem, require_description
 from ..core.payload import UNNUMBERED, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
+from ..results.board_names import shown_on_boards
 from ..setup.config import RunSettings
 from .messages import from_content, to_content
 
@@ -279,7 +280,7 @@ class Nodes:
         if count == expected:
             return
         here = {int(answer.config["client"]) for answer in answers.values() if "client" in answer.config}
-        missing = ", ".join(str(client) for client in range(expected) if client not in here)
+        missing = shown_on_boards(client for client in range(expected) if client not in here)
         if count >= least and not old:
             logger.log(WARNING, "fedpfl: %d of %d clients take part; missing: %s", count, expected, missing)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from logging import ERROR, WARNING, getLogger
 
@@ -10,7 +9,6 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..core.errors import FedpflError
-from ..flower_private import SHORT_PAUSES, shorten_pauses
 
 app = ServerApp()
 
@@ -32,8 +30,6 @@ def main(grid: Grid, context: Context) -> None:
     from ..setup.all_settings import require_absolute
     from .strategy import run_over_flower
 
-    if os.environ.get(SHORT_PAUSES):  # only a bench of this package sets it
-        shorten_pauses()
     try:
         require_absolute(context.run_config)
         run_over_flower(grid, context.run_config)

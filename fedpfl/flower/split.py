@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from .. import models
-from ..core.errors import ConfigError, LayoutError, printable
+from ..core.errors import ConfigError, LayoutError, did_you_mean, printable
 from ..core.sharing import Sharing
 from ..methods import Method
 from ..methods.bases.head import HeadMethod
@@ -20,6 +20,9 @@ from .keep import arrays_of, fits
 from .messages import from_named, initial_of, numpy_of
 
 logger = getLogger("flwr")
+
+# How to go on from a saved result, which has the shared arrays alone.
+OF_A_RESULT = "to go on from a saved result, start with {**model.state_dict(), **saved}"
 
 
 class Split:
@@ -41,9 +44,14 @@ class Split:
         missing = [pattern for pattern in keep if not any(fits(pattern, name) for name in values)]
         if missing and not kept_before:
             message = f"no array is called so, lies below it or fits it; the arrays are {', '.join(values)}"
-            raise ConfigError("keep", missing[0], printable(message, 500))
+            raise ConfigError("keep", missing[0], f"{printable(message, 500)}; {OF_A_RESULT}")
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in values))
+        below = any(fits(head, name) for name in values)
+        if head and head not in layers and (below or not kept_before):
+            message = f"must be a layer of initial_arrays{did_you_mean(head, layers)}; {OF_A_RESULT}"
+            raise ConfigError("head", head, message)
         # A stand-in for a head that only the nodes have.
-        gone = f"{head}.weight" if head and kept_before and not any(fits(head, name) for name in values) else ""
+        gone = f"{head}.weight" if head and head not in layers else ""
         complete = {**values, gone: np.zeros((1, 1), np.float32)} if gone else values
         self.model = skeleton(complete, head)
         self.plain = models.plain_names(self.model)
@@ -60,7 +68,7 @@ class Split:
         self.sharing = Sharing(self.model, self.is_shared)
         names = {self.plain(name): name for name in self.model.state_dict()}
         if gone and self.is_shared(names[gone]):
-            raise ConfigError("head", head, f"must be a layer of the model, as {method.name} shares it")
+            raise ConfigError("head", head, f"must be a layer of initial_arrays, as {method.name} shares it")
         floats = {self.plain(name) for name in self.sharing.shared}
         self.personal = [name for name in self.order if not self.is_shared(names[name])]
         # Arrays that are no floats, such as BatchNorm's counts: no mean is made of them.

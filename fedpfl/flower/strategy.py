@@ -513,6 +513,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             clients, sharing, plain = way.place_all(), split.sharing, split.plain
             layouts: dict[int, Layout] = {}
             split.tell()
+            if not self.keep:
+                for remark in self.config.method.remarks(model, len(clients), self.config.run.num_server_rounds):
+                    logger.log(WARNING, "fedpfl: %s", remark)
         else:
             from ..engine.agreement import agree
             from ..engine.beginning import remarks_of

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import ConfigError, did_you_mean
 from .registry import BaseHeadModel, NoHead
 
 WEIGHT, BIAS, STATISTIC = "weight", "bias", "running_mean"
@@ -19,7 +18,7 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
 
     Arrays of a layer with ``running_mean`` make a BatchNorm layer, a weight with two dimensions and its bias an
     ``nn.Linear``; other arrays make layers without a type. ``head`` names the layer that is the head, by default the
-    last ``nn.Linear``. ``ConfigError`` if there is none of this name.
+    last ``nn.Linear``.
     """
     by_layer: dict[str, dict[str, Tensor]] = {}
     for name, array in arrays.items():
@@ -27,8 +26,6 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
         by_layer.setdefault(layer, {})[short] = torch.tensor(array)
     layers = {name: _layer(layer_arrays) for name, layer_arrays in by_layer.items()}
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-    if head and head not in layers:
-        raise ConfigError("head", head, f"must be a layer of the model{did_you_mean(head, list(layers))}")
     chosen = head or (linear[-1] if linear else "")
     base, root = nn.Module(), layers.pop("", None)
     if root is not None and not layers:  # the whole model is one layer

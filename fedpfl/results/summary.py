@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypedDict
 
 from ..core.metrics import ACCURACY, TARGETS, labels_of, score_in_words, score_name
-from ..core.name_lists import in_short
 from ..core.references import short_name
+from .board_names import with_boards
 from .history import History
 from .round_line import metric_names, over_whom
 from .run_folder import RunFolder
@@ -96,6 +96,7 @@ def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
     called, seconds = score_name(values["loss"]), result["seconds_per_round"]
     shown = partial(score_in_words, loss=values["loss"])
     tested = [line for line in history.lines if line.get("personalised")]
+    boards = folder.task().get("boards", {})
     tested_on = f" ({over_whom(tested[-1])})" if tested and over_whom(tested[-1]) else ""
     models = [
         (f"personalised {called}{tested_on}", shown(result["personalised_accuracy"]),
@@ -114,13 +115,14 @@ def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
         rows.insert(0, (f"best on validation samples: round {chosen['round']}", validation))
         rows.insert(1, (f"personalised {called} in that round", accuracy))
     if result["untrained"]:
-        which = in_short([str(client) for client in result["untrained"]])
+        which = with_boards(result["untrained"], boards)
         rows.append(("clients whose training failed, in the means with an earlier model", which))
     if lacking := [line for line in tested if line.get("untested")]:
-        least = f"{len(lacking)}, first round {lacking[0]['round']} with {over_whom(lacking[0])}"
+        without = with_boards(lacking[0]["untested"], boards)
+        least = f"{len(lacking)}, first round {lacking[0]['round']} with {over_whom(lacking[0])}, without {without}"
         rows.append(("rounds in which tests are missing", f"{least}; a best round is one of those that miss fewest"))
     if unwritten := (tested[-1].get("unwritten") if tested else None):
-        why = "; ".join(f"client {client}: {reason}" for client, reason in unwritten.items())
+        why = "; ".join(f"client {with_boards([int(one)], boards)}: {reason}" for one, reason in unwritten.items())
         rows.append(("device models that could not be written", f"{len(unwritten)}: {why}"))
     if history.stalled(values.get("early-stop", 0)):
         rows.append(("ended early", f"no better validation for {values['early-stop']} rounds"))

@@ -18,6 +18,7 @@ import yaml
 pytest.importorskip("ansible", reason="ansible-core is not installed (make install)")
 
 from fedpfl.bench.credentials import prepare, prepare_passwords
+from fedpfl.results.board_names import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "ansible"
@@ -94,7 +95,7 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
                 ("device", "device.env"), ("device", "supernode.env"), ("device", "policy.toml"),
                 ("broker", "server.env"),
             )
-        ],
+        ] + [{"ansible.builtin.copy": {"content": "{{ fedpfl_boards | to_json }}", "dest": f"{tmp_path}/boards.json"}}],
     }]  # fmt: skip
     (tmp_path / "play.yml").write_text(json.dumps(play))
     run("ansible-playbook", "-i", EXAMPLE, tmp_path / "play.yml")
@@ -106,6 +107,9 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     }  # fmt: skip
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert values["server.env"]["DATABASE"] == ""
+    assert Path(values["server.env"][VARIABLE]).name == "boards.json"
+    boards = json.loads((tmp_path / "boards.json").read_text())
+    assert len(boards) == 10 and boards["nano-4"] == [9, 10, 11]
     assert shlex.split(values["supernode.env"]["NODE_CONFIG"])[1] == "data=/srv/my data.npz"
     policy = tomllib.loads((tmp_path / "policy.toml").read_text())
     shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())

@@ -413,8 +413,11 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
         run_federation(LocalGrid(2, values, node_config=nodes), values)
     # More than half are enough unless somebody says otherwise, and who is missing is told.
     values = federation(tmp_path / "more", 2, node_timeout=2.0)
+    (tmp_path / "boards.json").write_text('{"nano-1": [0, 1, 2, 3], "nano-2": [4]}')
+    monkeypatch.setenv("FEDPFL_BOARDS", str(tmp_path / "boards.json"))
     folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
-    assert folder.task()["remarks"][-1] == "3 of 5 clients take part in this run; missing: 3, 4"
+    assert folder.task()["remarks"][-1] == "3 of 5 clients take part in this run; missing: 3 (nano-1), 4 (nano-2)"
+    assert folder.task()["boards"] == {"nano-1": [0, 1, 2, 3], "nano-2": [4]}
 
 
 @pytest.mark.parametrize("clients", [2, 3])

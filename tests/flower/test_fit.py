@@ -65,16 +65,16 @@ def test_fit_and_the_app_that_is_nothing_else_make_the_same_bits(strategy, setti
 class Pictures(torch.utils.data.Dataset):
     """Samples as dictionaries, as flwr-datasets gives them; with ``noise`` others at each reading."""
 
-    def __init__(self, client, noise=0.0, named=("img", "label")):
+    def __init__(self, client, noise=0.0, named=("img", "label"), more=()):
         self.x, self.y = map(torch.from_numpy, samples(client))
-        self.noise, self.named = noise, named
+        self.noise, self.named, self.more = noise, named, more
 
     def __len__(self):
         return len(self.y)
 
     def __getitem__(self, place):
         x = self.x[place] + self.noise * torch.randn(FEATURES) if self.noise else self.x[place]
-        return dict(zip(self.named, (x, self.y[place]), strict=False))
+        return dict(zip(self.named, (x, self.y[place], *self.more), strict=True))
 
 
 def of_pictures(batch_size=10, **options):
@@ -93,6 +93,27 @@ def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader():
     seven = trained(fitting(of_pictures(7)), **settings)
     assert not np.array_equal(seven.arrays["fc1.weight"].numpy(), plain.arrays["fc1.weight"].numpy())
     same(seven, trained(fitting(), batch_size=7, last_batch="keep", **settings))
+
+
+def test_two_entries_of_larger_samples_are_named():
+    settings = {"local_epochs": 1, "fraction_evaluate": 0.0}
+    numbered = of_pictures(named=("img", "label", "id"), more=(7,))
+    same(trained(fitting(numbered, keys=("img", "label")), **settings), trained(fitting(), **settings))
+    for keys in ((), ("img", "class")):
+        with pytest.raises(fedpfl.FedpflError, match="must name x and y among the entries of a sample: img, label, id"):
+            trained(fitting(numbered, keys=keys), **settings)
+
+
+@pytest.mark.parametrize("strategy", ["FedPer", "Ditto"])
+def test_a_loss_of_ones_own(strategy):
+    def smooth(prediction, target):
+        return torch.nn.functional.cross_entropy(prediction, target, label_smoothing=0.5)
+
+    settings = {"local_epochs": 1, "fraction_evaluate": 0.0}
+    result = trained(fitting(loss=smooth), strategy, **settings)
+    same(result, trained(fitting(loss=torch.nn.CrossEntropyLoss(label_smoothing=0.5)), strategy, **settings))
+    plain = trained(fitting(), strategy, **settings)
+    assert not np.array_equal(result.arrays["fc1.weight"].numpy(), plain.arrays["fc1.weight"].numpy())
 
 
 def test_random_transforms_draw_anew_in_each_epoch():

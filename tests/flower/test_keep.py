@@ -51,6 +51,7 @@ def by_hand(personal, rounds):
     ("strategy", "personal"),
     [
         (lambda: strategies.FedAvg(), ("-",)), (lambda: strategies.FedPer(head="fc2"), ("fc2.",)),
+        (lambda: strategies.FedPer(personal=("fc2.weight", "*2.bias")), ("fc2.",)),
         (lambda: strategies.FedBN(), ("norm.",)), (lambda: strategies.FedBN(keep="fc2.*"), ("norm.", "fc2.")),
         (lambda: strategies.LGFedAvg(), ("fc1.", "norm.")),
     ],
@@ -181,8 +182,25 @@ def test_a_named_state_key_goes_on_in_another_program(tmp_path):
     whole = strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep()])), initial(), num_rounds=5).arrays
     for name in whole:
         np.testing.assert_array_equal(result.arrays[name].numpy(), whole[name].numpy())
-    with pytest.raises(fedpfl.ConfigError, match="head = 'fc2': must be a layer of the model"):
-        strategies.FedPer(head="fc2").start(again, saved)
+    for more in ({"head": "fc2"}, {"keep": "fc2"}):
+        with pytest.raises(fedpfl.ConfigError, match=r"start with {\*\*model.state_dict\(\), \*\*saved}$"):
+            strategies.FedPer(**more).start(again, saved)
+
+
+@pytest.mark.parametrize("strategy", [lambda **key: strategies.FedPer(head="fc2", **key), strategies.FedBN])
+def test_a_saved_result_that_is_filled_goes_on_in_another_program(strategy, caplog):
+    """With the same key each node has its own arrays; without one it begins with the filled ones."""
+    grid = AppGrid(flowers_app([keep()]))
+    saved = strategy(state_key="fleet-a").start(grid, initial(), num_rounds=2).arrays.to_torch_state_dict()
+    filled = ArrayRecord({**initial().to_torch_state_dict(), **saved})
+    result = strategy(state_key="fleet-a").start(grid, filled, num_rounds=2)
+    whole = strategy().start(AppGrid(flowers_app([keep()])), initial(), num_rounds=4)
+    for name in whole.arrays:
+        np.testing.assert_array_equal(result.arrays[name].numpy(), whole.arrays[name].numpy())
+    assert strategy().start(AppGrid(flowers_app([keep()])), filled, num_rounds=1).arrays
+    with caplog.at_level(logging.WARNING, "flwr"), pytest.raises((fedpfl.FedpflError, RuntimeError)):
+        strategies.FedBN().start(grid, ArrayRecord({n: a for n, a in saved.items() if "norm" not in n}), num_rounds=1)
+    assert "this model has no trainable BatchNorm: nothing is personal, and fedbn equals fedavg" in caplog.text
 
 
 def test_what_a_node_has_kept_never_leaves_it(caplog):

@@ -53,7 +53,7 @@ mount -t proc proc "$device/proc"
 mount --rbind /dev "$device/dev"
 
 echo '== the bundle'
-"$repository/jetson/wheelhouse.sh" "$device/bundle" ${PYTHON:+--python "$PYTHON"}
+"$repository/jetson/wheelhouse.sh" "$device/bundle" --without-python ${PYTHON:+--python "$PYTHON"}
 
 echo '== install.sh on the emulated board'
 install=(/bundle/install.sh --offline /bundle --any-machine --python /usr/bin/python3.11)

@@ -77,22 +77,24 @@ refuses() {  # WORDS
 # A bundle is made by a pretended pip.
 pack() {
     command_ python 'case "$*" in
+        *urlopen*) echo "${*: -2:1}" > "$BOARD/asked"; cp "$BOARD"/bundle/cpython-* "${*: -1}" ;;
         *" wheel "*) echo "$*" > "$BOARD/built"; echo wheel > "${*: -2:1}/fedpfl-0.1.0-py3-none-any.whl" ;;
     esac'
     run "$REPOSITORY/jetson/wheelhouse.sh" "$BOARD/packed" --python "$BOARD/bin/python" "$@"
 }
 
 @test "wheelhouse.sh signs a bundle, and builds with the lock's packages alone" {
-    pack --sign "$BOARD/key"
+    pack --without-python --sign "$BOARD/key"
     status_is 0
     folder=$BOARD/packed
     verify
     status_is 0
     says 'signed by me@example.org'
     grep -q -- "--no-index --find-links $BOARD/packed.new/wheels" "$BOARD/built"
-    pack
+    pack --without-python
     status_is 0
     says 'note: not signed (--sign)'
+    says 'note: without Python: devices need --python'
     refuses "$BOARD/packed is not signed"
 }
 
@@ -109,4 +111,25 @@ pack() {
     status_is 0
     pack --python-archive "$archive" --unverified-python
     status_is 0
+    [[ -f $BOARD/packed/${archive##*/} ]]
+    pack --python-archive "$archive" --without-python
+    status_is 2
+}
+
+@test "wheelhouse.sh downloads a Python of a fixed sum, and no other" {
+    pack
+    status_is 1
+    says "its SHA-256 is $(sha256sum "$BOARD"/bundle/cpython-* | cut -d ' ' -f 1), not "
+    grep -q '^https://.*/cpython-3\.11\.[0-9]*%2B.*-aarch64-unknown-linux-gnu-install_only_stripped\.tar\.gz$' "$BOARD/asked"
+    [[ ! -e $BOARD/packed ]]
+    sed "s/^python_sum=.*/python_sum=$(sha256sum "$BOARD"/bundle/cpython-* | cut -d ' ' -f 1)/" \
+        "$REPOSITORY/jetson/wheelhouse.sh" > "$BOARD/wheelhouse.sh"
+    cp "$REPOSITORY"/jetson/{install.sh,uninstall.sh,verify.sh,training_step.py,requirements-nano.txt,policy.toml} "$BOARD"
+    run bash "$BOARD/wheelhouse.sh" "$BOARD/packed" --python "$BOARD/bin/python"
+    status_is 0
+    (cd "$BOARD/packed" && grep -q 'cpython-3\.11\..*aarch64' SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
+    command_ python 'echo "urllib.error.URLError: <no network>" >&2; exit 1'
+    run "$REPOSITORY/jetson/wheelhouse.sh" "$BOARD/other" --python "$BOARD/bin/python"
+    status_is 1
+    says 'cannot be downloaded (urllib.error.URLError: <no network>): get it elsewhere, and give --python-archive'
 }

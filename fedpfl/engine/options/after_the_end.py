@@ -14,6 +14,7 @@ from typing import Any
 from ...core.errors import ConfigError, FedpflError, reasons
 from ...core.extra_arrays import Extras
 from ...core.server_view import Client
+from ...results.board_names import shown_on_boards
 from ...results.earlier_run import EarlierRun
 from ...results.round_line import scores_of
 from ...results.round_record import Round
@@ -68,7 +69,8 @@ def personalise(transport: Transport, config: Config) -> RunFolder:
         }
         failed = _note(folder, config, answers)
         if not any(done.evaluated for done in answers.values()):
-            raise FedpflError(f"{folder.path.name}: {reasons(failed, 'client') if failed else 'no client came back'}")
+            why = reasons(failed, "client", shown=shown_on_boards) or "no client came back"
+            raise FedpflError(f"{folder.path.name}: {why}")
     return folder
 
 

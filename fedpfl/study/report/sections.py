@@ -22,6 +22,7 @@ from ...core.errors import DamagedFile, FedpflError, StateError
 from ...core.name_lists import in_short
 from ...core.settings import parse
 from ...data.settings import DataSettings, in_words
+from ...results.board_names import with_boards
 from ...results.earlier_run import EarlierRun
 from ...results.history import History, traffic
 from ...results.identity import clients_key
@@ -237,7 +238,9 @@ def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
     for run in runs:
         tested = [line for line in run.history().lines if line.get("personalised")]
         if tested and (whom := over_whom(tested[-1])):
-            yield f"{name_of(run)}: the accuracies of the last round are over {whom}; no test of the others counts."
+            others = with_boards(tested[-1]["untested"], run.task().get("boards", {}))
+            of_whom = f"{name_of(run)}: the accuracies of the last round are over {whom}"
+            yield f"{of_whom}; no test of the others counts: {others}."
         if untrained := run.history().untrained():
             which = f"client{'s' * (len(untrained) > 1)} {in_short([str(client) for client in untrained])}"
             yield f"{name_of(run)}: the training of {which} failed: in the last round an earlier model counts there."

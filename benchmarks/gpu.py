@@ -4,7 +4,8 @@ The works are the heavy and the light one of ``peers.py``, and 100 clients of Re
 Images are random: speed does not depend on them, and a machine without a network needs no data. Each work is done by
 fedpfl with clients as one batch and one after the other, by a straight PyTorch loop, by that loop with CUDA graphs, by
 stacked clients written by hand with ``torch.func`` and a CUDA graph, and by pfl-research and fluke where they can be
-imported. On a GPU all compute products in TF32 unless it is said.
+imported. On a GPU all compute products in TF32 unless it is said, and pfl-research also runs in several processes that
+share the GPU, as its guide advises for small models. fedpfl and the peers run ``--runs`` times.
 
 ``--needs`` lists what the machine must have. Packages that it lacks can be carried as wheels and installed with
 ``pip install --no-index --no-deps --target FOLDER *.whl``, with FOLDER in PYTHONPATH. Each part
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import GIB, BenchmarkError, count, cpu_model, main, note, reason
+from peers import free_ports
 from torch import Tensor, nn
 
 from fedpfl.engine.listener import Listener
@@ -55,6 +57,8 @@ NEEDS = {
 # Those that can be imported by this name take part, each with a script beside this one.
 PEERS = {"pfl-research": ("pfl", "pfl_run.py"), "fluke": ("fluke", "fluke_run.py")}
 PEER_SECONDS = 60.0
+# Processes of pfl-research that share a GPU.
+SEVERAL = 4
 # Seeds of a method on the CPU: how much its accuracy differs between them bounds what a GPU may change.
 SEEDS = 3
 # Rounds before those that count, and after them: the last one ends with tests.
@@ -359,7 +363,7 @@ def _normalised(module: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 
 def peer_seconds(
-    peer: str, work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace
+    peer: str, work: Work, data: Sequence[tuple[np.ndarray, ...]], options: argparse.Namespace, processes: int = 1
 ) -> list[float]:
     """Return the seconds of a peer's rounds, by the script that ``peers.py`` has for it."""
     module, script = PEERS[peer]
@@ -379,12 +383,28 @@ def peer_seconds(
         }  # fmt: skip
         (Path(name) / "work.json").write_text(json.dumps(summary), encoding="utf-8")
         env = {**os.environ, "PFL_PYTORCH_DEVICE": options.device, "WANDB_MODE": "disabled"}
+        if processes > 1:
+            addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(processes))
+            env |= {"PFL_WORKER_ADDRESSES": addresses, "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, str(Path(__file__).parent / script), name]
+        first, *others = (
+            subprocess.Popen(
+                command, env={**env, "PFL_WORKER_RANK": str(rank)} if processes > 1 else env,
+                stdout=subprocess.DEVNULL if rank else subprocess.PIPE,
+                stderr=subprocess.DEVNULL if rank else subprocess.PIPE,
+            )
+            for rank in range(processes)
+        )  # fmt: skip
         try:
-            done = subprocess.run(command, env=env, capture_output=True, timeout=PEER_SECONDS, check=False)
-            said, failed = done.stdout, done.stderr.decode() if done.returncode else "it told of no round"
-        except subprocess.TimeoutExpired as error:  # the rounds until then count
-            said, failed = error.stdout or b"", f"no second round within {PEER_SECONDS:.0f} s"
+            said, error = first.communicate(timeout=PEER_SECONDS)
+            failed = error.decode() if first.returncode else "it told of no round"
+        except subprocess.TimeoutExpired:  # the rounds until then count
+            first.kill()
+            said, failed = first.communicate()[0], f"no second round within {PEER_SECONDS:.0f} s"
+        finally:
+            for process in (first, *others):
+                process.kill()
+                process.wait()
     lines = [line.removeprefix("round ") for line in said.decode().splitlines() if line.startswith("round ")]
     if len(lines) <= WARM_UP:
         raise BenchmarkError(reason(failed))
@@ -415,8 +435,8 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
 
     def ours(**more: Any) -> Callable[[], dict[str, Any]]:
         def run() -> dict[str, Any]:
-            run = fedpfl_rounds(settings_of(work, options, **more), data)
-            return told(run["seconds"][WARM_UP:-LAST], alone=run["alone"])
+            runs = [fedpfl_rounds(settings_of(work, options, **more), data) for _ in range(options.runs)]
+            return told([second for run in runs for second in run["seconds"][WARM_UP:-LAST]], alone=runs[0]["alone"])
 
         return run
 
@@ -431,12 +451,19 @@ def measure_work(work: Work, options: argparse.Namespace, record: Record) -> Non
     }  # fmt: skip
     for title, loop in loops.items():
         record.part(f"{name} | {title}", lambda loop=loop: told(loop(work, data, options).seconds()), 20)
-    for peer in PEERS:
-        record.part(
-            f"{name} | {peer}",
-            lambda peer=peer: told(peer_seconds(peer, work, data, options), **{"peak GiB": None}),
-            45,
-        )
+
+    def theirs(peer: str, processes: int) -> Callable[[], dict[str, Any]]:
+        def run() -> dict[str, Any]:
+            runs = [peer_seconds(peer, work, data, options, processes) for _ in range(options.runs)]
+            return told([second for run in runs for second in run], **{"peak GiB": None})
+
+        return run
+
+    for title, peer, processes in (
+        ("pfl-research", "pfl-research", 1), (f"pfl-research, {SEVERAL} processes", "pfl-research", SEVERAL),
+        ("fluke", "fluke", 1),
+    ):  # fmt: skip
+        record.part(f"{name} | {title}", theirs(peer, processes), 45 * options.runs)
     record.part(f"{name} | fedpfl, one after the other", ours(**{"clients-at-once": 1}), 40)
     if options.device == "cuda":
         record.part(f"{name} | idle", lambda: idle(work, data, options), 20)
@@ -558,6 +585,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--small", action="store_true", help="tiny works, to try the script")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="what to measure (all)")
     parser.add_argument("--budget", type=float, default=480.0, help="seconds for all of it (%(default)s)")
+    parser.add_argument("--runs", type=count, default=2, help="of each work by fedpfl and the peers (%(default)s)")
     parser.add_argument("--record", type=Path, help="the JSON file to write")
     parser.add_argument("--seed", type=count, default=1, help="every random choice follows from it (%(default)s)")
     parser.add_argument("--commit", default="", help="what is measured, for the record")

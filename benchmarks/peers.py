@@ -275,7 +275,7 @@ def run(peer: Peer, folder: Path) -> list[Timing]:
     BenchmarkError
         It failed.
     """
-    addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(peer.processes))
+    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(peer.processes))
     processes: list[subprocess.Popen[bytes]] = []
     with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
         for rank in range(peer.processes):
@@ -317,7 +317,8 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> str:
     return wrong or ("exit" if any(process.returncode for process in processes) else "")
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Return ports that no process listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:

@@ -23,7 +23,7 @@ class Work(NamedTuple):
         Each client's images (−1 … 1, channels_last) and labels.
     settings : dict
         ``model`` (``cnn`` or ``mlp``), ``chosen`` clients of a round, ``rounds``, ``epochs``, ``batch-size``,
-        ``learning-rate``, ``seed``.
+        ``learning-rate``, ``seed``, and of ``gpu.py`` ``device``.
     """
 
     train: list[Samples]
@@ -32,8 +32,10 @@ class Work(NamedTuple):
 
 
 def read(folder: Path) -> Work:
-    """Read what ``peers.py`` has written."""
+    """Read what ``peers.py`` or ``gpu.py`` has written; on a GPU products are in TF32, as fedpfl's."""
     settings = json.loads((folder / "work.json").read_text(encoding="utf-8"))
+    if settings.get("device") == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     with np.load(folder / "work.npz") as arrays:
         return Work(_clients(arrays, "train"), _clients(arrays, "test"), settings)
 

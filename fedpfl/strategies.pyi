@@ -48,14 +48,14 @@ class FactorizedFL(MethodStrategy):
     """Share u of each weight with similar clients; v and µ stay."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., kernels: Literal["filter", "view"] = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
     ) -> None: ...
 
 class FactorizedFLPlus(MethodStrategy):
     """Share u, v and the sparse µ of each weight with similar clients."""
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
-        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., l1: float = ..., penalty: Literal["gradient", "threshold"] = ..., mu: bool = ..., kernels: Literal["filter", "view"] = ..., threshold: float = ..., scaling: float = ..., min_aggregate: int = ..., matching: Literal["similar", "random", "worst"] = ..., classifier: Literal["personal", "shared"] = ..., **settings: Any,
     ) -> None: ...
 
 class FedALA(MethodStrategy):

@@ -62,7 +62,8 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
     # Only other simulators, which are not installed here, are left out.
-    assert {name.rpartition(" | ")[2] for name in record["values"]["errors"]} <= {"pfl-research", "fluke"}
+    peers = {"pfl-research", "pfl-research, 4 processes", "fluke"}
+    assert {name.rpartition(" | ")[2] for name in record["values"]["errors"]} <= peers
     parts = record["values"]["parts"]
     rounds = [part["median"] for name, part in parts.items() if "fedpfl, one batch" in name]
     assert len(rounds) >= 3 and all(seconds > 0 for seconds in rounds)
@@ -70,6 +71,31 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
     assert methods and all(part["batch"]["distance"] < 1e-2 for part in methods)
     assert all(len(part["accuracy of seeds"]) == 3 and part["accuracy of seeds"][0] == part["cpu"]["accuracy"]
                for part in methods)  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_papers_at_their_own_size_stop_with_the_budget_and_continue(tmp_path):
+    program, folder = "experiments/comparisons/paper_size.py", tmp_path / "runs"
+    words = [program, str(folder), "--device", "cpu", "--scale", "smoke", "--first", "2", "--seeds", "1"]
+
+    def call(budget, keep):
+        record = tmp_path / "record.json"
+        more = ["--budget", str(budget), "--keep", str(keep), "--record", str(record)]
+        done = subprocess.run([sys.executable, *words, *more], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(record.read_text())
+
+    first = call(21, 64)  # a second until the first run is asked to stop
+    assert first["values"] == {} and set(first["missing"].values()) == {"the budget is spent"}
+    assert "deleted" in call(21, 0)["missing"]["the interrupted run"] and not list(folder.glob("runs/*"))
+    second = call(600, 64)
+    labels = [f"feddecomp-table-1: {row}, CIFAR-10, α 0.5, seed 1" for row in ("FedAvg", "Local")]
+    assert list(second["values"]) == labels and second["missing"] == {}
+    assert all(value["rounds"] == 4 and 0.3 < value["personalised-best"] <= 1 for value in second["values"].values())
+    assert {path.name for run in folder.glob("runs/*") for path in run.iterdir()} <= {
+        "config.toml", "task.json", "metrics.jsonl", "summary.md",
+    }  # fmt: skip
+    assert call(0, 64)["values"] == second["values"]  # nothing runs again
 
 
 def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_same_model(tmp_path):

@@ -153,18 +153,24 @@ def grid(
         # Tables by client are long if there are several cells, and no page has them.
         if made.columns[0] != "client" or len(measured.runs) <= len(measured.seeds)
     }
-    kept = _keep(before, values, curves, tables) if before else {}
+    on = machine()
+    kept = _keep(before, values, curves, tables, on["processor"]) if before else {}
     command = ["fedpfl", "experiment", "run", name, "--scale", scale, *(("--seeds", str(seeds)) if seeds else ())]
     return {
         "command": shlex.join([*command, *chain.from_iterable(("--column", column) for column in columns)]),
         "commit": commit, **kept, "seeds": len(measured.seeds), "values": values, "curves": curves, "tables": tables,
-        **machine(),
+        **on,
     }  # fmt: skip
 
 
-def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dict[str, dict[str, list[str]]]:
-    """Fill cells with fewer runs than in an earlier record from it; return their names by the commit that ran them."""
-    earlier: dict[str, str] = {cell: commit for commit, cells in before.get("kept", {}).items() for cell in cells}
+def _keep(
+    before: Record, values: Record, curves: Record, tables: Record, processor: str
+) -> dict[str, dict[str, list[str]]]:
+    """Fill cells with fewer runs than in an earlier record from it.
+
+    Returns their names by the commit that ran them, as ``kept``, and those that ran on another processor by it, as
+    ``elsewhere``.
+    """
     kept: set[Place] = set()
     for numbers, old in ((values, before["values"]), (curves, before["curves"])):
         for name, rows in numbers.items():
@@ -180,10 +186,20 @@ def _keep(before: Record, values: Record, curves: Record, tables: Record) -> dic
             if not any(_is_about(title, line[0], *cell) for cell in kept):
                 lines[line[0]] = line
         tables[title] = list(lines.values())
+    cells = sorted(map(", ".join, kept))
+    commits = _by(cells, before.get("kept", {}), before["commit"])
+    processors = _by(cells, before.get("elsewhere", {}), before["processor"])
+    processors.pop(processor, None)
+    return {name: by for name, by in (("kept", commits), ("elsewhere", processors)) if by}
+
+
+def _by(cells: Sequence[str], named: Mapping[str, Sequence[str]], other: str) -> dict[str, list[str]]:
+    """Return cells by the key under which an earlier record names them, or by what it says of all others."""
+    keys = {cell: key for key, names in named.items() for cell in names}
     by: dict[str, list[str]] = {}
-    for cell in sorted(map(", ".join, kept)):
-        by.setdefault(earlier.get(cell, before["commit"]), []).append(cell)
-    return {"kept": by} if by else {}
+    for cell in cells:
+        by.setdefault(keys.get(cell, other), []).append(cell)
+    return by
 
 
 def _is_about(title: str, line: str, row: str, column: str) -> bool:
@@ -396,15 +412,20 @@ ONE_MODEL = ("FedAvg", "FedProx")
 def grids(records: Path, arguments: Sequence[str]) -> str:
     """Return a metric of an experiment, mean ± deviation over the seeds or a dash: ``EXPERIMENT SCALE METRIC``.
 
-    Rows and columns without any number are left out.
+    Rows and columns without any number are left out. Cells that ran on another processor than the others have a mark.
     """
     name, scale, metric = arguments
-    cells_by_row = one(f"grids/{name}-{scale}", records)["values"][metric]
+    record = one(f"grids/{name}-{scale}", records)
+    cells_by_row = record["values"][metric]
     cells_by_row = {row: cells for row, cells in cells_by_row.items() if any(cells.values())}
     longest = max(cells_by_row.values(), key=len)
     columns = dict.fromkeys(column for cells in (longest, *cells_by_row.values()) for column in cells)
     columns = [column for column in columns if any(cells.get(column) for cells in cells_by_row.values())]
-    rows = [[row, *(_spread(cells.get(column, [])) for column in columns)] for row, cells in cells_by_row.items()]
+    elsewhere = {cell for cells in record.get("elsewhere", {}).values() for cell in cells}
+    rows = [
+        [row, *(_spread(cells.get(column, [])) + " ‡" * (f"{row}, {column}" in elsewhere) for column in columns)]
+        for row, cells in cells_by_row.items()
+    ]
     return markdown(["", *columns], rows)
 
 
@@ -508,7 +529,10 @@ def ranks(table: Sequence[Sequence[str]]) -> dict[str, float]:
 
 # After the method: mean, difference to Local, and worst tenth.
 ACCURACIES = 4
-MARKS = {"higher": " ▲", "lower": " ▼"}
+# By what a test over the clients says: the mark where a test with the three seeds as blocks agrees, and where not.
+MARKS = {"higher": (" ▲", " △"), "lower": (" ▼", " ▽")}
+# |t| of a paired test over three seeds at p = 0.05, both sides: two degrees of freedom.
+T_OF_SEEDS = 4.303
 
 
 @table
@@ -533,8 +557,12 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
     costs = {label: _first(gradients) for label, gradients in work.items()}, seconds, sent
     at_edge = {column: edges(column, of_column["table"]) for column, of_column in records_by_column.items()}
 
+    rates = {column: _chosen(of_column["table"]) for column, of_column in records_by_column.items()}
+    by_seeds = {column: over_seeds(of_column["table"]) for column, of_column in records_by_column.items()}
+
     def cell(label: str, column: str) -> str:
-        marks = MARKS.get(against[column].get(label, ""), "") + " †" * (label in at_edge[column])
+        both, clients = MARKS.get(against[column].get(label, ""), ("", ""))
+        marks = (both if label in by_seeds[column] else clients) + " †" * (label in at_edge[column])
         return f"{means[label].get(column, '–')}{marks}"
 
     lines = []
@@ -544,6 +572,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
             f"[{label}](../methods/{methods[label]}.md)", f"{rank:.1f}", f"{min(among):.0f} to {max(among):.0f}",
             *(cell(label, column) for column in records_by_column),
             *(f"{cost[label] / cost['FedAvg']:.2g}" if label in cost else "–" for cost in costs),
+            " / ".join(rates[column].get(label, "–") for column in records_by_column),
         ])  # fmt: skip
     failed = [
         f"{column}: {'; '.join(named)}" for column, of_column in records_by_column.items()
@@ -551,16 +580,18 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
                       if remark.startswith("Failed: ")])
     ]  # fmt: skip
     said = [
-        "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local. "
+        "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local, both over the "
+        "clients and with the seeds as blocks; △, ▽: over the clients alone ([tests](#how-it-was-measured)). "
         "†: the rate chosen is the largest or the smallest of those tried, so another might be better. *Gradients*, "
         "*seconds* and *traffic*: a client's in a round, of training on a busy machine, and both ways, relative to "
-        "FedAvg's; the last two on CIFAR-10. –: measured while other work ran."
+        "FedAvg's; the last two on CIFAR-10. –: measured while other work ran. *Rates*: the chosen ones (of Per-FedAvg "
+        "β), in the order of the columns."
     ]
     said += [f"Diverged, or ended by `update-norm-limit`: {'. '.join(failed)}."] if failed else []
     later = ", ".join(f"[{label}](../methods/{method}.md)" for label, method in methods.items() if label not in means)
     said += [f"Not measured yet: {later}."] if later else []
     pictures = [f"![{column}: accuracy and traffic of each method]({_picture(column)})" for column in records_by_column]
-    heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic"]
+    heads = ["method", "mean rank", "ranks", *records_by_column, "gradients", "seconds", "traffic", "rates"]
     return "\n\n".join([markdown(heads, lines), *map(wrapped, said), *pictures])
 
 
@@ -603,6 +634,25 @@ def edges(column: str, table: Sequence[Sequence[str]]) -> set[str]:
         if float(value.split()[0]) in (min(tried), max(tried)):
             rows_at_edge.add(row[0])
     return rows_at_edge
+
+
+def _chosen(table: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the value of the chosen setting of each row of a column of the leaderboard."""
+    return {row[0]: row[table[0].index("chosen")].rpartition(" ")[2] for row in table[1:]}
+
+
+def over_seeds(table: Sequence[Sequence[str]]) -> set[str]:
+    """Return the rows of a column of the leaderboard whose difference to Local is significant over the three seeds.
+
+    The seeds are the blocks of a paired t-test, since the clients of a run share a model; there is no correction.
+    """
+    head, *rows = table
+    rows_apart = set()
+    for row in rows:
+        mean, _, deviation = row[head.index("over Local")].partition(" ± ")
+        if deviation and abs(float(mean)) * 3**0.5 > T_OF_SEEDS * float(deviation):
+            rows_apart.add(row[0])
+    return rows_apart
 
 
 def _first(cells: Mapping[str, Sequence[float]]) -> float:

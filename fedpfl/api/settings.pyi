@@ -120,6 +120,7 @@ class CommonSettings(TypedDict, total=False):
     factorized_fl_l1: float
     factorized_fl_penalty: Literal["gradient", "threshold"]
     factorized_fl_mu: bool
+    factorized_fl_kernels: Literal["filter", "view"]
     factorized_fl_threshold: float
     factorized_fl_scaling: float
     factorized_fl_min_aggregate: int

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedpfl.methods import methods
@@ -83,8 +84,12 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns():
         assert len(text) < 20_000, path
         # Older ones have no tables of analyses; `kept` names what an earlier commit ran.
         some = {"command", "commit", "processor", "versions", "seeds", "values", "curves"}
-        assert some == record.keys() - {"tables", "kept"}, path
+        assert some == record.keys() - {"tables", "kept", "elsewhere"}, path
         assert all(len(commit) == 40 and cells for commit, cells in record.get("kept", {}).items()), path
+        # `elsewhere` names the cells of another processor, by it.
+        assert record["processor"] not in record.get("elsewhere", {}), path
+        kept = {cell for cells in record.get("kept", {}).values() for cell in cells}
+        assert {cell for cells in record.get("elsewhere", {}).values() for cell in cells} <= kept, path
         _, _, _, name, _, scale, *more = shlex.split(record["command"])
         options = list(zip(more[::2], more[1::2], strict=True))
         assert [value for option, value in options if option == "--seeds"] in ([], [str(record["seeds"])]), path
@@ -170,11 +175,19 @@ def test_tables_without_a_record_are_the_known_ones():
 def test_the_page_on_gpus_has_the_numbers_of_its_records():
     said = " ".join(text_of(records.DOCS / "how-to" / "gpu.md").split())
     parts = records.one("figures/gpu-works")["values"]["parts"]
-    ratios = [
-        parts[f"{work} | pfl-research"]["median"] / parts[f"{work} | fedpfl, one batch"]["median"]
-        for work in ("heavy: fedavg-cnn", "light: mlp", "resnet8")
-    ]
-    assert "One batch is {:.0f}, {:.0f} and {:.1f} times as fast as pfl-research".format(*ratios) in said
+    works = ("heavy: fedavg-cnn", "light: mlp", "resnet8")
+
+    def times(one, other):
+        return [parts[f"{work} | {one}"]["median"] / parts[f"{work} | {other}"]["median"] for work in works]
+
+    ratios = times("pfl-research", "fedpfl, one batch")
+    same = times("pfl-research", "fedpfl, one batch, float32")
+    assert (
+        "One batch is {:.0f}, {:.0f} and {:.1f} times as fast as pfl-research in one process; in float32, as "
+        "pfl-research computed, {:.0f}, {:.0f} and {:.1f} times"
+    ).format(*ratios, *same) in said
+    by_hand = times("fedpfl, one batch", "stacked by hand, CUDA graphs")[1]
+    assert f"with light clients fedpfl takes {by_hand:.0f} times as long" in said
     parts = records.one("figures/gpu-methods")["values"]["parts"]
     found = {name: part for name, part in parts.items() if name.startswith("method | ")}
     assert len(found) == 42 and {part["batch"]["accuracy"] - part["cpu"]["accuracy"] for part in found.values()} == {0}
@@ -183,6 +196,8 @@ def test_the_page_on_gpus_has_the_numbers_of_its_records():
         for name, part in found.items() if part["alone"]["accuracy"] != part["cpu"]["accuracy"]
     }  # fmt: skip
     assert differ == {"fedreg": 1, "fedrep": 1}
+    low = [part["cpu"]["accuracy"] for part in found.values() if part["cpu"]["accuracy"] < 0.25]
+    assert f"{min(low):.0%} to {max(low):.0%}" == "11% to 24%" and len(low) == 9
 
 
 def test_a_record_of_a_run(tmp_path):
@@ -217,19 +232,40 @@ def test_files_next_to_pages_say_what_their_records_say():
 def test_a_record_keeps_what_an_earlier_one_has_more_of():
     head = ["run", "n"]
     before = {
-        "commit": "c" * 40, "values": {"m": {"A": {"x": [1.0, 2.0]}, "B": {"x": [3.0, 4.0]}}},
+        "commit": "c" * 40, "processor": "P", "values": {"m": {"A": {"x": [1.0, 2.0]}, "B": {"x": [3.0, 4.0]}}},
         "curves": {"l": {"A": {"x": [[1.0], [2.0]]}}},
         "tables": {"T, x": [head, ["A", "1"], ["B", "2"]], "all": [head, ["A, x", "5"]]},
     }  # fmt: skip
     values = {"m": {"A": {"x": [9.0]}, "B": {"x": [5.0, 6.0]}, "C": {"x": [7.0], "y": []}}}
     curves = {"l": {"A": {"x": []}, "C": {"x": [[7.0]]}}}
     tables = {"T, x": [head, ["A", "9"], ["B", "8"], ["C", "7"]], "new": [head, ["C", "6"]]}
-    assert records._keep(before, values, curves, tables) == {"kept": {"c" * 40: ["A, x"]}}
+    kept = {"kept": {"c" * 40: ["A, x"]}, "elsewhere": {"P": ["A, x"]}}
+    assert records._keep(before, values, curves, tables, "Q") == kept
     assert values["m"] == {"A": {"x": [1.0, 2.0]}, "B": {"x": [5.0, 6.0]}, "C": {"x": [7.0], "y": []}}
     assert curves["l"] == {"A": {"x": [[1.0], [2.0]]}, "C": {"x": [[7.0]]}}
     assert tables == {
         "T, x": [head, ["A", "1"], ["B", "8"], ["C", "7"]], "all": [head, ["A, x", "5"]], "new": [head, ["C", "6"]],
     }  # fmt: skip
+    # What is kept twice has the commit and the processor of its runs, and none of its own processor is elsewhere.
+    twice = {**before, **kept, "commit": "d" * 40, "processor": "Q"}
+    values = {"m": {"A": {"x": []}, "B": {"x": []}}}
+    again = records._keep(twice, values, {}, {}, "Q")
+    assert again == {"kept": {"c" * 40: ["A, x"], "d" * 40: ["B, x"]}, "elsewhere": {"P": ["A, x"]}}
+    assert "elsewhere" not in records._keep(before, {"m": {"A": {"x": []}}}, {}, {}, "P")
+
+
+def test_seeds_as_blocks_decide_by_the_three_differences_to_local():
+    from scipy.stats import ttest_rel
+
+    head, local = ["", "mean", "over Local"], [50.0, 52.0, 51.0]
+    others = {"A": [55.0, 56.8, 56.1], "B": [55.0, 53.0, 51.5], "C": [45.1, 47.0, 45.9], "D": [50.0, 52.0, 51.0]}
+    rows, expected = [["Local", "51.0 ± 1.0", "–"]], set()
+    for name, accuracies in others.items():
+        apart = [one - other for one, other in zip(accuracies, local, strict=True)]
+        rows.append([name, "x", f"{np.mean(apart)} ± {np.std(apart, ddof=1)}"])
+        if any(apart) and ttest_rel(accuracies, local).pvalue < 0.05:
+            expected.add(name)
+    assert records.over_seeds([head, *rows]) == expected == {"A", "C"}
 
 
 @pytest.mark.parametrize(("column", "found"), records.leaderboard().items())

@@ -83,6 +83,19 @@ def test_without_mu_every_kernel_is_a_multiple_of_the_one_base_filter():
     assert set(layer.state_dict()) == {"u", "v", "bias"}
 
 
+def test_viewed_kernels_are_the_programs_matrix_read_in_order():
+    for with_mu in (True, False):
+        layer = FactorizedConv2d(nn.Conv2d(4, 6, 3, bias=False), 0.1, with_mu, generator(), viewed=True)
+        if with_mu:
+            with_random_mu(layer)
+        matrix = torch.empty(9, 24)
+        for place, coefficient in np.ndindex(9, 24):
+            matrix[place, coefficient] = layer.u.reshape(-1)[place] * layer.v.reshape(-1)[coefficient]
+        expected = matrix.view(6, 4, 3, 3) + (layer.mu if with_mu else 0)
+        torch.testing.assert_close(layer.dense_weight(), expected)
+    assert torch.linalg.matrix_rank(layer.dense_weight().reshape(24, 9).detach()) > 1  # no multiples of one filter
+
+
 @pytest.mark.parametrize(
     ("plain", "shape"),
     [

@@ -54,9 +54,8 @@ class FactorizedFL(Method):
         cut(model)  # refuses a model without a head
         # Not from torch's stream, of which the classifier has taken as much as it has outputs: clients with different
         # numbers of classes must start from the same v, or a cosine between their v means nothing.
-        model = factorize(
-            model, self.settings.l1, self.settings.mu, torch.Generator().manual_seed(torch.initial_seed())
-        )
+        settings, generator = self.settings, torch.Generator().manual_seed(torch.initial_seed())
+        model = factorize(model, settings.l1, settings.mu, generator, viewed=settings.kernels == "view")
         penultimate_v(model.state_dict())  # refuses a model that has no layer to compare clients by
         return model
 

@@ -82,15 +82,31 @@ class FactorizedLinear(_Factorized, nn.Linear):
 
 
 class FactorizedConv2d(_Factorized, nn.Conv2d):
-    """A convolution with kernels v_oi·u + µ_oi: u (F, F) the base filter, v (O, I), µ (O, I, F, F) (equation 3)."""
+    """A convolution with kernels v_oi·u + µ_oi: u (F, F) the base filter, v (O, I), µ (O, I, F, F) (equation 3).
 
-    def __init__(self, plain: nn.Conv2d, threshold: float, with_mu: bool, generator: torch.Generator) -> None:
+    With ``viewed`` the matrix u·v of size F·F by O·I is read in order as the weight, as in the authors' code: a kernel
+    is then no multiple of u.
+    """
+
+    def __init__(
+        self, plain: nn.Conv2d, threshold: float, with_mu: bool, generator: torch.Generator, viewed: bool = False
+    ) -> None:
         super().__init__(**conv_arguments(plain))
+        self._viewed = viewed
         self._replace_weight(plain, threshold, with_mu, generator)
 
     @staticmethod
     def _factor_shapes(weight: Tensor) -> tuple[torch.Size, torch.Size]:
         return weight.shape[2:], weight.shape[:2]
+
+    def dense_weight(self) -> Tensor:
+        """Return the plain weight, with u·v in the order of the paper or of the authors' code."""
+        if not self._viewed:
+            return super().dense_weight()
+        product = torch.outer(self.u.reshape(-1), self.v.reshape(-1)).reshape(*self.v.shape, *self.u.shape)
+        if self.mu is None:
+            return product
+        return (self.mu if self.training else self.kept_mu(self.mu)) + product
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""
@@ -98,7 +114,9 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
         return out
 
 
-def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator) -> nn.Module:
+def factorize(
+    model: nn.Module, threshold: float, with_mu: bool, generator: torch.Generator, viewed: bool = False
+) -> nn.Module:
     """Replace every plain convolution and linear layer of a model by a factorised one, in place; return the model.
 
     All is drawn in the order of the layers, so what a base gets does not depend on the size of the head behind it.
@@ -109,7 +127,7 @@ def factorize(model: nn.Module, threshold: float, with_mu: bool, generator: torc
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             require_plain(module, name, derived=True)
         if type(module) is nn.Conv2d:
-            return FactorizedConv2d(module, threshold, with_mu, generator)
+            return FactorizedConv2d(module, threshold, with_mu, generator, viewed)
         if type(module) is nn.Linear:
             return FactorizedLinear(module, threshold, with_mu, generator)
         return None

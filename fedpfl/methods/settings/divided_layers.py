@@ -64,6 +64,13 @@ class FactorizedFLSettings:
         of=FACTORIZED,
     )
     mu: bool = setting(True, "Whether weights have the term µ.", of=FACTORIZED)
+    kernels: str = setting(
+        "filter",
+        "filter: kernels of a convolution are multiples of one filter u, as in equation 3. view: u·v, of size k² by "
+        "O·I, is read in order as the weight, as in the authors' code, so they differ in shape.",
+        choices=("filter", "view"),
+        of=FACTORIZED,
+    )
     threshold: float = setting(
         0.0,
         "Threshold τ of the cosines s; above 1 all other clients are left out.",

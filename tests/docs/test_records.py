@@ -254,6 +254,19 @@ def test_a_record_keeps_what_an_earlier_one_has_more_of():
     assert "elsewhere" not in records._keep(before, {"m": {"A": {"x": []}}}, {}, {}, "P")
 
 
+def test_readme_and_start_page_count_as_the_leaderboard():
+    column = records.leaderboard()["CIFAR-10, Dir(0.5)"]
+    better = {row for row, kind in records.against_local(column).items() if kind == "higher"}
+    both = better & records.over_seeds(column["table"])
+    said = (
+        f"{len(better)} methods are significantly better than Local over the clients, {len(both)} of them also with "
+        "the seeds as blocks."
+    )
+    for page in ("README.md", "docs/index.md"):
+        assert said in " ".join(text_of(ROOT / page).split()), page
+    assert f"{len(better)} of them significantly" in " ".join(text_of(records.DOCS / "results/leaderboard.md").split())
+
+
 def test_seeds_as_blocks_decide_by_the_three_differences_to_local():
     from scipy.stats import ttest_rel
 

@@ -36,9 +36,9 @@ VALID_DAYS, AUTHORITY_DAYS = 825, 3650
 # A certificate that ends sooner is replaced: a run may take days, and devices get a new ca.pem one by one. So is
 # one that begins later: it was made while the clock was wrong.
 MIN_DAYS, AUTHORITY_MIN_DAYS = 30, 365
-_DAMAGED = "is damaged; remove it and another is made; with an authority, remove everything that it signed"
+_DAMAGED = "is damaged; delete it and repeat the command. With ca.pem, also delete every certificate that it signed"
 # Not "remove it": that makes another authority, which no device knows.
-_KEY_DAMAGED = "is damaged; put back a copy. Without it there is a new authority, whose ca.pem all devices need"
+_KEY_DAMAGED = "is damaged; restore it from a copy. A new authority would need its ca.pem on every device"
 
 
 @dataclass(frozen=True)

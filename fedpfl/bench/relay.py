@@ -50,7 +50,7 @@ class Network:
         if loss > 0.5:
             raise ConfigError("network", text, "may lose at most 50%")
         if match[5] and off[0] >= off[1]:
-            raise ConfigError("network", text, "must be off from a second to a later one")
+            raise ConfigError("network", text, "must end its gap after the beginning: off 60-660")
         return cls(float(match[1]) * _UNITS[match[2]], float(match[3] or 0) / 1000, loss, off)
 
 

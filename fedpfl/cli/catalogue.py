@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,9 +74,11 @@ def _print_advice(as_json: bool) -> None:
     if as_json:
         print_json([advice._asdict() for advice in ADVICE])
         return
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for advice in ADVICE:
-        first, instead = advice.first.replace("`", ""), advice.instead.replace("`", "")
-        typer.echo(f"{advice.situation}:\n  {first}\n  instead: {instead}\n  why: {advice.evidence}")
+        typer.echo(f"{advice.situation}:")
+        for text in (advice.first, f"instead: {advice.instead}", f"why: {advice.evidence}"):
+            typer.echo(textwrap.fill(text.replace("`", ""), room, initial_indent="  ", subsequent_indent="    "))
 
 
 @app.command("datasets")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -20,11 +21,12 @@ from .common import (
     prepare,
     print_drawn,
     print_json,
+    print_tables,
     require_one_of,
     run_folder,
     stdout,
 )
-from .grid_options import store
+from .grid_options import Form, store
 from .program import app
 
 if TYPE_CHECKING:
@@ -52,9 +54,7 @@ def show(
             help="Folder of sweeps and experiments; by default ~/.fedpfl/experiments.",
         ),
     ] = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="[markdown|csv|latex]", help="For the tables of a sweep.")
-    ] = "markdown",
+    form: Form = "",
 ) -> None:
     """Show a run, a sweep or an experiment, or list them all.
 
@@ -63,24 +63,39 @@ def show(
     from ..results.tables import FORMATS
     from ..study.saved_grid import saved_grids
 
-    require_one_of("format", form, FORMATS)
+    require_one_of("format", form or FORMATS[0], FORMATS)
     grids = store(experiments)
     if run is None:
         _list_runs(output_dir())
         _list_tables(grids)
     elif tables := _tables_of(run, grids):
-        for path in (
-            one
-            for table in tables
-            for one in sorted(table.parent.glob(WRITTEN[form]), key=lambda path: (len(path.name), path.name))
-        ):
-            head = f"{path}:\n\n" if form == FORMATS[0] else ""
-            typer.echo(f"{head}{path.read_text(encoding='utf-8').rstrip()}\n")
+        for table in tables:
+            _print_written(table, form)
         if run in saved_grids(grids):
             typer.echo(f"report: fedpfl report --sweep {run}", err=True)
     else:
         of_grid = grids.root / "runs" / run
         _show_run(run_folder(str(of_grid) if experiments and of_grid.is_dir() else run))
+
+
+def _print_written(markdown: Path, form: str) -> None:
+    """Print stored tables in a format; without one draw them on a terminal, and print Markdown elsewhere."""
+    from ..core.errors import DamagedFile
+    from ..results.tables import FORMATS, read_markdown
+
+    if not form and sys.stdout.isatty():
+        text = markdown.read_text(encoding="utf-8")
+        try:
+            tables = read_markdown(text)
+        except ValueError as error:
+            raise DamagedFile(markdown, str(error)) from error
+        typer.echo(f"{markdown}: {text.partition(chr(10))[0]}")
+        print_tables(tables, form)
+        return
+    files = markdown.parent.glob(WRITTEN[form or FORMATS[0]])
+    for path in sorted(files, key=lambda path: (len(path.name), path.name)):
+        head = "" if form in FORMATS[1:] else f"{path}:\n\n"
+        typer.echo(f"{head}{path.read_text(encoding='utf-8').rstrip()}\n")
 
 
 def _tables_of(name: str, grids: Store) -> list[Path]:

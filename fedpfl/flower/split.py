@@ -88,7 +88,7 @@ class Split:
         """Refuse arrays of which no mean can be made; tell which ones lose digits."""
         for name, kind in self._types.items():
             if kind.kind not in "fiub":
-                message = f"array {name!r} is {kind}; what is shared travels as float32"
+                message = f"array {name!r} is {kind}, but shared arrays travel as float32"
                 raise ConfigError("initial_arrays", name, message)
         if double := [name for name, kind in self._types.items() if kind == np.float64]:
             warning = "fedpfl: arrays of float64 (%s) are averaged as float32"

@@ -52,6 +52,12 @@ ADVICE = (
         f"{ABOVE_LOCAL} (there with equal architectures)",
     ),
     Advice(
+        "some devices are too weak for the whole model",
+        "`heterofl`, which gives them slices of it",
+        "`fedavg` with the narrow model for all clients",
+        "digits: HeteroFL had the higher mean; with FedRolex narrow clients were no better than alone",
+    ),
+    Advice(
         "traffic is scarce",
         "`fedproto`",
         "`lg-fedavg` if clients share a head; below a hundredth of FedAvg's traffic, too",

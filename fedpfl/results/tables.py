@@ -11,7 +11,7 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import uncontrolled
@@ -24,6 +24,9 @@ MAX_LABEL = 40
 # Where HTML, which Markdown may hold, would begin.
 _TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?")
+# What ends a cell in Markdown.
+_BAR = re.compile(r"(?<!\\)\|")
+_RIGHT, _LEFT = "---:", "---"
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -103,7 +106,7 @@ class Table:
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
         body = [[in_cell(cell) for cell in self.texts(row)] for row in self.rows]
-        kinds = ["---:" if self.is_number(column) else "---" for column in range(len(self.columns))]
+        kinds = [_RIGHT if self.is_number(column) else _LEFT for column in range(len(self.columns))]
         lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
@@ -161,6 +164,31 @@ class Table:
         """Tell whether a column has numbers alone."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and not any(isinstance(cell, str) for cell in cells)
+
+
+@dataclass(frozen=True)
+class WrittenTable(Table):
+    """A table read from Markdown: its cells are texts, and ``numbers`` are the columns that had numbers alone."""
+
+    numbers: Collection[int] = field(default=(), kw_only=True)
+
+    def is_number(self, column: int) -> bool:
+        """Tell whether a column had numbers alone."""
+        return column in self.numbers
+
+
+def read_markdown(text: str) -> list[WrittenTable]:
+    """Return the tables that :meth:`Table.markdown` has written; ``ValueError`` if a row lacks a cell."""
+    tables = []
+    for part in re.split(r"^(?=\*\*.*\*\*\n\n\| )", text, flags=re.MULTILINE)[1:]:
+        title, *lines = part.splitlines()
+        rows = [_BAR.split(line)[1:-1] for line in lines if line.startswith("| ")]
+        cells = [[cell.strip().replace(r"\|", "|").replace("&lt;", "<") for cell in row] for row in rows]
+        note = "\n".join(line for line in lines if line and not line.startswith("| "))
+        columns, kinds, *body = cells
+        numbers = [column for column, kind in enumerate(kinds) if kind == _RIGHT]
+        tables.append(WrittenTable(title[2:-2], columns, body, note=note, numbers=numbers))
+    return tables
 
 
 def _values(cell: Cell, wide: bool) -> list[str | int | float]:

@@ -56,7 +56,7 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
         raise ConfigError("model", config.run.model, allowed)
     padding = getattr(getattr(plain, "base", plain), "padding_token", 0)
     if padding and config.data.tokenizer:
-        allowed = f"fills texts up with 0, and {config.run.model} pads with {padding}: give the numbers themselves"
+        allowed = f"pads texts with 0, but {config.run.model} pads with {padding}; give numbers instead of texts"
         raise ConfigError("tokenizer", config.data.tokenizer, allowed)
     layers = _layers_of_tied(plain)
     if config.wants(InitialWeightsOption):
@@ -114,7 +114,7 @@ def _assembled(
     _require_tied(layers, model, "method", config.run.method)
     lost = names - model.state_dict().keys() - {name for name, _ in frozen(model)}
     if type(config.method).export is Method.export and (gone := lost - {name for name, _ in frozen(model)}):
-        allowed = f"takes {min(gone)} out of the model in `build`, and has no `export` that returns it: write one, or "
+        allowed = f"removes {min(gone)} in `build`, but has no `export` that gives it back: write one, or "
         raise ConfigError("method", config.run.method, f"{allowed}raise fedpfl.NoPlainModel in it")
     if config.run.initial_weights and lost:
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
@@ -129,7 +129,7 @@ def _assembled(
     _require_exact(config.run.model, model, sharing)
     disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
     if config.wants(PrivacyOption) and (own := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):
-        allowed = f"would be noise on {own[0]}, a buffer of the model: use nn.BatchNorm, or share no such array"
+        allowed = f"would add noise to {own[0]}, a buffer: use nn.BatchNorm, or a method that does not share it"
         raise ConfigError("dp-noise-multiplier", config.of(PrivacySettings).dp_noise_multiplier, allowed)
     if not sharing.shared and any(config.method.travels(name, model) for name in still):
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
@@ -145,10 +145,10 @@ def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
         kind = str(tensor.dtype).partition(".")[2]
         if array in sharing.shared and tensor.dtype not in SHAREABLE:
             of_constant = "requires_grad=False" if isinstance(tensor, nn.Parameter) else "persistent=False"
-            allowed = f"its array {array} is {kind}; what is shared travels as float32: use that, or {of_constant}"
+            allowed = f"its array {array} is {kind}, but shared arrays travel as float32: use that, or {of_constant}"
             raise ConfigError("model", name, f"{allowed} if it never changes")
         if tensor.dtype not in (*SHAREABLE, *STORABLE):
-            raise ConfigError("model", name, f"its array {array} is {kind}, which no file of arrays holds; use float32")
+            raise ConfigError("model", name, f"its array {array} is {kind}, which cannot be stored; use float32")
 
 
 def require_tied_alike(model: nn.Module, travels: Callable[[str], bool], method: str, shown: Any = str) -> None:

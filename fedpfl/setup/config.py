@@ -204,7 +204,7 @@ class RunSettings:
             return self.named_model(listed)
         name = user_code.call("client-models", text, user_code.find("client-models", text), {"client": client})
         if not isinstance(name, str):
-            allowed = f"returns {references.article(name)} for client {client}, and must return the name of a model"
+            allowed = f"returns {references.article(name)} for client {client}; it must return a model's name"
             raise ConfigError("client-models", text, allowed)
         return self.named_model(name)
 
@@ -226,7 +226,7 @@ class RunSettings:
             first, last = int(found[1]), int(found[2] or found[1])
             numbers = range(first, last + 1)
             if not numbers or not taken.isdisjoint(numbers):
-                allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that has a model already'}"
+                allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that already has a model'}"
                 raise ConfigError("client-models", self.client_models, allowed)
             taken.update(numbers)
             yield numbers, found[3]
@@ -269,7 +269,7 @@ class RunSettings:
         for _, model in self.listed_models():
             s.parse(RunSettings, {"model": model})
         if self.model.startswith("@"):
-            raise ConfigError("model", self.model, "is a width, and has to name its model: small-cnn@0.5")
+            raise ConfigError("model", self.model, "is only a width; name a model with it: small-cnn@0.5")
         if self.client_models and self.initial_weights:
             allowed = "cannot be combined with client-models: it is for one model"
             raise ConfigError("initial-weights", self.initial_weights, allowed)
@@ -323,7 +323,7 @@ class Config:
         usual = {key: of.default for key, of in self._fields().items()}
         for key, why in own.refuses.items():
             if key not in (refusable := self._tagged("refusable")):
-                raise ConfigError("method", own.name, f"refuses {key!r}; it can refuse {', '.join(refusable)}")
+                raise ConfigError("method", own.name, f"refuses {key!r}; a method can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
                 raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")

@@ -32,7 +32,7 @@ class Bundle:
 
     def __init__(self, folder: Path, runs: Iterable[PlannedRun]) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError("bundle", str(folder), "is there already, and is no empty folder")
+            raise ConfigError("bundle", str(folder), "must be a new or an empty folder")
         runs = list(runs)
         require_files(runs)
         self.folder, self.hashes = folder, dict[str, str]()
@@ -74,7 +74,7 @@ def require_whole(file: Path, hashes: Mapping[str, Any]) -> None:
         return
     folder = file.absolute().parent
     if folder.resolve() != Path.cwd().resolve():
-        raise ConfigError("METHOD...", str(file), f"is part of a bundle, and is run in its folder: cd {folder}")
+        raise ConfigError("METHOD...", str(file), f"is part of a bundle; run it in the bundle's folder: cd {folder}")
     gone = [name for name in hashes if not (folder / name).exists()]
     other = [name for name in hashes if name not in gone and content_of(folder / name) != hashes[name]]
     faults = [f"{name} {what}" for names, what in ((gone, "is not there"), (other, "has changed")) for name in names]

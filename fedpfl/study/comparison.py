@@ -46,6 +46,7 @@ _FILE: dict[str, Any] = {
     "methods": list, "seeds": int, "target": (int, float), "settings": dict, "tune": dict, "vary": dict, "on": list,
     "hashes": dict,
 }  # fmt: skip
+_KINDS = {list: "a list", int: "a whole number", (int, float): "a number", dict: "a table"}
 _OF = {"methods": "methods", "on": "tables of settings"}
 # Of runs with the setting new-clients.
 NEW = f"{run_numbers.NEW_CLIENTS}:local-train"
@@ -117,7 +118,7 @@ def _require_tried(
         if not values:
             raise ConfigError(option, key, "needs at least one value")
     if both := tune.keys() & vary.keys():
-        raise ConfigError("vary", min(both), "is tuned; a setting is tuned or varied")
+        raise ConfigError("vary", min(both), "is also in --tune; a setting can be tuned or varied, not both")
     if tune and not base.get("validation-fraction", VALIDATION_FRACTION):
         raise ConfigError("tune", ", ".join(tune), "needs validation-fraction above 0")
 
@@ -149,8 +150,10 @@ def from_file(path: Path) -> dict[str, Any]:
     """Read what :func:`write` has written; ``ConfigError`` for anything else."""
     content = read_toml(path, "METHOD...")
     for key, value in content.items():
-        if key not in _FILE or not isinstance(value, _FILE[key]) or isinstance(value, bool):
-            raise ConfigError(key, value, f"{path.name}: a comparison has {', '.join(_FILE)}")
+        if key not in _FILE:
+            raise ConfigError(key, value, f"{path.name}: must be one of the keys {', '.join(_FILE)}")
+        if not isinstance(value, _FILE[key]) or isinstance(value, bool):
+            raise ConfigError(key, value, f"{path.name}: must be {_KINDS[_FILE[key]]}")
     for key in ("methods", "on"):
         if not all(isinstance(entry, str if key == "methods" else dict) for entry in content.get(key, ())):
             raise ConfigError(key, content[key], f"{path.name}: must be a list of {_OF[key]}")

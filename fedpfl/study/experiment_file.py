@@ -46,7 +46,7 @@ class _Part(BaseModel):
         if isinstance(values, dict) and cls.model_config["extra"] == "forbid":
             for key in values:
                 if key not in keys:
-                    raise PydanticCustomError("unknown_key", f"there is no such key; known are {', '.join(keys)}",
+                    raise PydanticCustomError("unknown_key", f"must be one of the keys {', '.join(keys)}",
                                               {"key": key, "value": values[key]})  # fmt: skip
         return values
 
@@ -248,7 +248,7 @@ class ExperimentFile(_Part):
         chosen = choices[0] if choices else {}
         for place, key, value in ((place, *item) for place, values in lines.items() for item in values.items()):
             if key in chosen:
-                allowed = "is among what is chosen, too; give the row a choose without it, or leave it out here"
+                allowed = "is also in the row's choose; remove it there or here"
                 raise ConfigError(key, value, f"{place}: {allowed}")
         return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
 
@@ -286,7 +286,7 @@ def load(path: Path) -> ExperimentFile:
     scales["paper"] = Scale(remarks=AS_PUBLISHED, seeds=experiment.seeds)
     for name in SCALES:
         if name not in scales:
-            raise ConfigError("scale", None, f"{path.name} has no [scale.{name}]")
+            raise ConfigError("scale", None, f"{path.name}: must have a table [scale.{name}]")
     everything = {"rows": [*experiment.rows], "columns": [*experiment.columns]}
     filled = {
         name: scale.model_copy(update={key: getattr(scale, key) or names for key, names in everything.items()})
@@ -337,7 +337,7 @@ def _check_names(experiment: ExperimentFile, file: str) -> None:
     for key, parts in (("not-covered", experiment.uncovered), ("no-number", experiment.unmeasured)):
         for part in parts:
             if not part.reason:
-                raise ConfigError("reason", None, f"{file}: {key}: has to be given")
+                raise ConfigError("reason", None, f"{file}: {key}: must be given")
             for axis, names in named.items():
                 _check_known(f"{file}: {key}: {axis}", getattr(part, axis, None) or [], names)
     for name, options in experiment.analyses.items():
@@ -395,7 +395,7 @@ def _translated(error: ErrorDetails, where: str) -> ConfigError:
     for part in place:
         where, separator = (where, ": ") if isinstance(part, int) else (f"{where}{separator}{part}", ".")
     if kind == "missing":
-        return ConfigError(str(name), None, f"{where} has to have it")
+        return ConfigError(str(name), None, f"{where}: must be given")
     message = {"too_short": "needs at least one value"}.get(kind, error["msg"])
     if (type_name := _TYPES.get(kind.removesuffix("_type"))) is not None:
         message = f"must be of type {type_name}"

@@ -87,7 +87,7 @@ def plan(
     # The runs work in another directory, and a name must not depend on this one.
     flat = absolute_places(written)
     if not flat["num-clients"]:
-        raise ConfigError("num-clients", 0, "has to be given for the runs of a grid")
+        raise ConfigError("num-clients", 0, "must be given for a comparison, a sweep or an experiment")
     # Defaults count: runs with the old one are other runs than those with a new one. Folders of this machine do not.
     aside = tagged("idle") | (tagged("place") - tagged("file"))
     counted: dict[str, Any] = {key: value for key, value in sorted(flat.items()) if key not in aside}
@@ -256,7 +256,7 @@ def require_files(runs: Iterable[PlannedRun]) -> None:
     missing = {place: key for run, files in named for key, place in files.items() if not Path(place).exists()}
     if missing:
         (first, key), *others = missing.items()
-        more = "".join(f"; {key} = {place!r}: the same" for place, key in others)
+        more = "".join(f"; {key} = {place!r}: nor this one" for place, key in others)
         raise ConfigError(key, first, f"no such file or folder{more}")
 
 

@@ -45,7 +45,7 @@ class SavedGrid:
 
     def __init__(self, store: Store, name: str) -> None:
         if "/" in name or name in ("", ".", ".."):
-            raise ConfigError("name", name, "must be the name of a folder")
+            raise ConfigError("name", name, "must be a folder's name, without /")
         self.name, self.path, self._store = name, store.tables(SWEEPS, name), store
 
     def open(self, grid: Grid) -> str:
@@ -59,7 +59,7 @@ class SavedGrid:
         """
         is_there = (self.path / RUNS).is_file()
         if (self.path / "table.md").is_file() and not is_there:
-            allowed = f"{self.path} has tables, but not which runs they are of; give another name"
+            allowed = f"{self.path} has tables, but no list of their runs; give another name"
             raise ConfigError("name", self.name, allowed)
         runs, before = grid.planned(), self.runs() if is_there else []
         if (self.path / "table.md").is_file() and {run.key for run in before} - {run.key for run in runs}:

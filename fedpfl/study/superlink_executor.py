@@ -48,7 +48,7 @@ class SuperLinkExecutor:
         online = self.online()
         for run in runs:
             if run.generate:
-                allowed = "makes data first, which the devices would not have; use --executor local"
+                allowed = "first makes data, which the devices would not have; use --executor local"
                 raise ConfigError("executor", "flower", f"{run.name} {allowed}")
             if run.modes:
                 allowed = "measures new clients with personal arrays, which stay on the devices; use --executor local"

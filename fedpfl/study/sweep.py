@@ -54,7 +54,7 @@ class SweepGrid(Grid):
             raise ConfigError("grid", "", "give a grid, or several seeds (--seeds)")
         for key in self.keys:
             if key in tagged("idle"):
-                raise ConfigError("grid", key, "changes no result, so that all its values are one run")
+                raise ConfigError("grid", key, "changes no result: all its values would give the same run")
         points = [dict(zip(fixed, values, strict=True)) for values in itertools.product(*fixed.values())]
         # All methods are found before it is asked whose setting a key is.
         self.methods = sorted({_method(point, base) for point in points})

@@ -249,7 +249,7 @@ def with_array(dtype, parameter):
 @pytest.mark.parametrize("parameter", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.bfloat16, torch.complex128])
 def test_what_would_change_on_its_way_is_refused(dtype, parameter, tmp_path):
-    what = f"its array base.extra is {str(dtype)[6:]}; what is shared travels as float32"
+    what = f"its array base.extra is {str(dtype)[6:]}, but shared arrays travel as float32"
     assert what in refused("fedavg", with_array(dtype, parameter), tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_what_does_not_travel_keeps_its_type(dtype, tmp_path):
 
 
 def test_a_type_that_no_file_holds_is_refused(tmp_path):
-    what = "base.extra is bfloat16, which no file of arrays holds; use float32"
+    what = "base.extra is bfloat16, which cannot be stored; use float32"
     assert what in refused("local", with_array(torch.bfloat16, False), tmp_path)
     frozen = changed(lambda net: setattr(net, "extra", nn.Parameter(torch.ones(2).bfloat16(), requires_grad=False)))
     assert what in refused("fedavg", frozen, tmp_path)

@@ -233,7 +233,7 @@ def test_damaged_files_and_names_that_are_none_are_told(tmp_path):
         good = damaged.read_bytes()
         damaged.write_bytes(good[:100])
         code, error = keys()
-        assert (code, error.count("\n"), f"folder = '{damaged}': is damaged; remove it" in error) == (2, 1, True)
+        assert (code, error.count("\n"), f"folder = '{damaged}': is damaged; delete it" in error) == (2, 1, True)
         damaged.write_bytes(good)
     assert keys()[0] == 0
     assert made.certificate.read_bytes() == before
@@ -242,7 +242,7 @@ def test_damaged_files_and_names_that_are_none_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", r"ca.key': is damaged; put back a copy. Without it there is a new authority"),
+        (b"", r"ca.key': is damaged; restore it from a copy"),
         (b"$ANSIBLE_VAULT;1.1;AES256\n6164\n", r"ca.key': is encrypted; decrypt it first: ansible-vault decrypt /"),
     ],
 )

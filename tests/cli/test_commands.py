@@ -14,6 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedpfl.cli import app, doctor
+from fedpfl.cli.catalogue import methods_command
 from fedpfl.core.errors import ConfigError, one_of
 from fedpfl.data import federated_data, table
 from fedpfl.data.datasets.client_files import own_data
@@ -175,6 +176,14 @@ def test_methods():
     advice = json.loads(fedpfl("methods", "--choose", "--json").stdout)
     assert all(f"{row['situation']}:" in fedpfl("methods", "--choose").stdout for row in advice)
     assert "must be left out" in fedpfl("methods", "fedper", "--choose").output
+
+
+def test_the_advice_fits_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    methods_command(choose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "  local and fedavg" in lines
 
 
 def test_datasets():

@@ -150,7 +150,9 @@ def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_i
     settings = f'model="own:Net" method="fedavg" num-server-rounds=1 batch-size=7 {QUICK}'
     done = subprocess.run(
         [*words, "--workers", "0", "--quiet", "--num-clients", "2", "-c", settings],
-        input="p 'stop', tuple(x.shape)\nc\nq\n", capture_output=True, text=True, timeout=SECONDS, **how,
+        input="p 'stop', tuple(x.shape)\nu 7\np 'loop', tuple(batch.y.shape), len(params)\nc\nq\n",
+        capture_output=True, text=True, timeout=SECONDS, **how,
     )  # fmt: skip
-    assert re.findall(r"\('stop', \((\d+), 1, 8, 8\)\)", done.stdout) == ["7"] and done.stdout.count("(Pdb)") == 3
+    assert re.findall(r"\('stop', \((\d+), 1, 8, 8\)\)", done.stdout) == ["7"] and done.stdout.count("(Pdb)") == 5
+    assert "('loop', (7,), 2)" in done.stdout, "the tutorial says that u 7 leads from forward to the loop over batches"
     assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -65,6 +65,6 @@ def test_only_settings_that_can_be_refused_are():
         Config.parse({"method": text})
     with (
         method_that_refuses("personal_head") as text,
-        pytest.raises(ConfigError, match="refuses 'personal_head'; it can refuse personal-head, loss, trainable"),
+        pytest.raises(ConfigError, match="refuses 'personal_head'; a method can refuse personal-head, loss, trainable"),
     ):
         Config.parse({"method": text})

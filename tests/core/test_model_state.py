@@ -397,7 +397,7 @@ def test_a_buffer_is_no_parameter_whatever_its_name():
     assert (~is_parameter(layout)).sum() == 8
     learnt = fedpfl.run("fedavg", model=InPlace, server_optimizer="yogi", workers=0, **FEW).model()
     assert bool(torch.isfinite(learnt.mean).all())
-    with pytest.raises(ConfigError, match=r"^dp-noise-multiplier = 1.0: would be noise on base.mean, a buffer"):
+    with pytest.raises(ConfigError, match=r"^dp-noise-multiplier = 1.0: would add noise to base.mean, a buffer"):
         fedpfl.run("fedavg", model=InPlace, dp_noise_multiplier=1.0, workers=0, **FEW)
 
 

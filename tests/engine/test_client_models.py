@@ -175,7 +175,7 @@ def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path,
     [
         ("small", "'small' must be a number or a range"),
         ("2-1:deep", "'2-1:deep' has no client"),
-        ("0-3:deep,3:small", "'3:small' has a client that has a model already"),
+        ("0-3:deep,3:small", "'3:small' has a client that already has a model"),
         ("1234567:deep", "must be a number or a range"),
         ("0:no-model", "model = 'no-model': must be one of"),
     ],

@@ -202,7 +202,7 @@ def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(given):
 
 def test_arrays_that_have_no_mean_are_refused_and_those_that_lose_digits_told(caplog):
     arrays = {**zeros(), "b.scale": Array(np.ones(2, np.complex64))}
-    with pytest.raises(fedpfl.ConfigError, match=r"array 'b.scale' is complex64; what is shared travels as float32"):
+    with pytest.raises(fedpfl.ConfigError, match=r"array 'b.scale' is complex64, but shared arrays travel as float32"):
         strategies.FedAvg().start(AppGrid(plain_app()), ArrayRecord(arrays))
     arrays["b.scale"] = Array(np.ones(2))
     result = strategies.FedAvg().start(AppGrid(moving([1] * 3, [10] * 3)), ArrayRecord(arrays), num_rounds=1)

@@ -120,7 +120,7 @@ def test_other_methods_refuse_widths_where_shared_arrays_differ(tmp_path, method
 
 
 def test_a_run_s_own_model_is_no_width_alone(tmp_path):
-    with pytest.raises(ConfigError, match=r"model = '@0.5': is a width, and has to name its model"):
+    with pytest.raises(ConfigError, match=r"model = '@0.5': is only a width; name a model with it"):
         simulate(tmp_path, 2, method="heterofl", model="@0.5")
 
 

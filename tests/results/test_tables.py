@@ -10,7 +10,7 @@ import statistics
 import pytest
 
 from fedpfl.cli.common import print_tables
-from fedpfl.results.tables import FORMATS, Spread, Table
+from fedpfl.results.tables import FORMATS, Spread, Table, read_markdown
 
 TABLE = Table(
     "Accuracy & bytes, α 0.5",
@@ -109,6 +109,18 @@ def test_markdown_aligns_numbers_and_escapes_bars() -> None:
         "",
         "100 % of clients.",
     ]
+
+
+def test_written_tables_are_read_as_they_were() -> None:
+    other = Table("Two **bold** words", ["note"], [["a < b, <b>"], ["-"]])
+    text = f"Made today.\n\n{TABLE.markdown()}\n{other.markdown()}"
+    first, second = read_markdown(text)
+    assert f"Made today.\n\n{first.markdown()}\n{second.markdown()}" == text
+    assert [first.is_number(column) for column in range(3)] == [False, True, True]
+    assert first.rows[1] == ["a|b", "1.5", "–"] and second.rows[0] == ["a < b, <b>"]
+    assert read_markdown("no table\n") == []
+    with pytest.raises(ValueError, match="a row has 2 cells for 3 columns"):
+        read_markdown(text.replace(" | 3 |", " |"))
 
 
 def test_csv_keeps_precision_and_spreads_apart() -> None:

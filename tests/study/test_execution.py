@@ -83,7 +83,7 @@ class TestNames:
             plan({**QUICK, "learning-rat": 1.0}, 1)
         with pytest.raises(ConfigError, match="seed = 5: cannot be set here; use --seeds"):
             plan({**QUICK, "seed": 5}, 1)
-        with pytest.raises(ConfigError, match="num-clients = 0: has to be given"):
+        with pytest.raises(ConfigError, match="num-clients = 0: must be given"):
             plan({"method": "fedavg"}, 1)
 
 

@@ -23,6 +23,8 @@ from waiting import wait_until
 
 import fedpfl as package
 from fedpfl.cli import app
+from fedpfl.cli.stored_runs import show
+from fedpfl.core.errors import DamagedFile
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -192,6 +194,22 @@ def test_a_comparison_s_tables_are_shown_in_every_format(fake: Fake, tmp_path: P
     csv_text = fedpfl("show", "both", "--output-dir", "mine", "--format", "csv").stdout
     assert csv_text.startswith("method,") and "\nhigher,lower," in csv_text
     assert "format = 'word'" in fedpfl("show", "both", "--format", "word").stderr
+
+
+def test_a_comparison_s_tables_are_drawn_on_a_terminal(fake: Fake, tmp_path: Path, monkeypatch, capsys) -> None:
+    command = ["--name", "both", "--output-dir", "mine"]
+    assert fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", *command).exit_code == 0
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    show("both", Path("mine"), "")
+    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    written = tmp_path / "mine" / "tables" / "sweeps" / "both" / "table.md"
+    head, _, tables = drawn.partition("\n")
+    assert "both/table.md: Made on 20" in head and "|" not in tables and "fedper" in tables
+    assert max(map(len, tables.splitlines())) <= 80 and "(--format csv)" in " ".join(tables.split())
+    written.write_text(written.read_text().replace(" | ", " ", 1))
+    with pytest.raises(DamagedFile, match="a row has"):
+        show("both", Path("mine"), "")
 
 
 def test_methods_are_compared_by_any_metric(fake: Fake, elsewhere: Path) -> None:
@@ -475,7 +493,7 @@ def test_a_bundle_is_the_comparison_with_its_files_and_code(tmp_path, monkeypatc
     assert str(tmp_path) not in (away / "comparison.toml").read_text()
     assert run(*words, "--bundle", "../away").exit_code == 2
     told = run("compare", str(away / "comparison.toml"))
-    assert told.exit_code == 2 and "is part of a bundle, and is run in its folder: cd" in told.stderr
+    assert told.exit_code == 2 and "is part of a bundle; run it in the bundle's folder: cd" in told.stderr
     shutil.move("data", "elsewhere")
     monkeypatch.chdir(away)
     again = run("compare", "comparison.toml", "-q")
@@ -499,10 +517,10 @@ def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> Non
     [
         (["local", "fedavg", "--vary", "ditto-pull=1"], "ditto-pull = [1]: is a setting of ditto"),
         (["local", "fedavg", "--vary", "seed=1,2"], "vary = 'seed': is the same for all methods and cannot be varied"),
-        (["local", "ditto", "--vary", "ditto-pull=1", "--tune", "ditto-pull=1"], "a setting is tuned or varied"),
-        (["methods = 3"], "methods = 3: bad.toml: a comparison has methods, seeds"),
+        (["local", "ditto", "--vary", "ditto-pull=1", "--tune", "ditto-pull=1"], "can be tuned or varied, not both"),
+        (["methods = 3"], "methods = 3: bad.toml: must be a list"),
         (["methods = [3]"], r"methods = [3]: bad.toml: must be a list of methods"),
-        (["round = 3"], "round = 3: bad.toml: a comparison has"),
+        (["round = 3"], "round = 3: bad.toml: must be one of the keys methods, seeds"),
         (["seeds = 0"], "seeds = 0: bad.toml: must be at least 1"),
         (["[tune]\nlearning-rate = 3"], "learning-rate = 3: bad.toml: tune: must be a list of values"),
         (["methods ="], "is not valid TOML"),

@@ -187,9 +187,7 @@ def test_whose_values_count(board: Path) -> None:
 )
 def test_a_line_may_not_set_what_is_chosen_for_it(board: Path, old: str, new: str, place: str) -> None:
     board.write_text(FILE.replace(old, new))
-    with pytest.raises(
-        ConfigError, match=rf"learning-rate = 0\.3: {place}: is among what is chosen, too; give the row"
-    ):
+    with pytest.raises(ConfigError, match=rf"learning-rate = 0\.3: {place}: is also in the row's choose; remove it"):
         load(board).cells("smoke")
     cells = {(cell.row, cell.column): cell.settings for cell in load(board).cells("small")}
     if not place.startswith("scale"):
@@ -223,7 +221,7 @@ def test_some_rows_and_columns(board: Path) -> None:
         ("choose = {}", "choose = { seed = [] }", "scale.small.choose: needs at least one value"),
         ('baseline = "Local"', 'baseline = "Nobody"', "ranking.baseline: must be one of FedAvg"),
         ('over = "megabytes"', 'over = "seconds"', "ranking.over: must be one of personalised-chosen"),
-        ('over = "megabytes"', "", "over = None: board.toml: ranking has to have it"),
+        ('over = "megabytes"', "", "over = None: board.toml: ranking: must be given"),
         ('over = "megabytes"', "over = 3", "ranking: must be of type str"),
     ],
 )

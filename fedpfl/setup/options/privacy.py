@@ -104,7 +104,7 @@ class PrivacyOption(Option):
             return
         name, value = config.method.name, self.settings.dp_noise_multiplier
         if not self.settings.allows(1):
-            allowed = f"one round spends more with dp-noise-multiplier = {value:g}"
+            allowed = f"must be larger: one round with dp-noise-multiplier = {value:g} spends more"
             raise ConfigError("dp-epsilon", self.settings.dp_epsilon, allowed)
         sent = [extra for extra in config.method.extras if extra.goes(SERVER)]
         for extra in sent:

@@ -112,7 +112,7 @@ def listen(port: int | None = None) -> socket.socket:
             return socket.create_server((LOOPBACK, tried), backlog=MAX_CONNECTIONS)
         except OSError as error:
             last = error
-    raise ConfigError("port", port, f"cannot be listened on ({last.strerror})")
+    raise ConfigError("port", port, f"cannot be used ({last.strerror}); choose another, or give none")
 
 
 def serve(page: LivePage, stopping: threading.Event, last_look: float = 0.0) -> None:

@@ -185,7 +185,7 @@ def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
     ).metrics()
     assert len(ended) == 2
     assert ended[-1]["privacy"]["epsilon"] < 8
-    with pytest.raises(ConfigError, match=r"dp-epsilon = 0.1: one round spends more with dp-noise-multiplier = 1"):
+    with pytest.raises(ConfigError, match=r"dp-epsilon = 0.1: must be larger: one round with dp-noise-multiplier = 1"):
         Config.parse({"method": "fedavg", "dp-epsilon": 0.1, "dp-noise-multiplier": 1.0})
     assert (
         Config.parse({"method": "fedavg", "dp-epsilon": 8.0, "fraction-train": 0.1, "num-server-rounds": 100})

@@ -98,7 +98,7 @@ def test_other_names_and_other_origins_get_nothing(page, headers, status):
 def test_a_port_that_is_taken_is_named_unless_nobody_asked_for_it(monkeypatch):
     with listen(port=0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"port.*{port}.*cannot be listened on"):
+        with pytest.raises(ConfigError, match=rf"port.*{port}.*cannot be used"):
             listen(port=port)
         monkeypatch.setattr("fedpfl.study.live.page_server.PORT", port)
         with listen() as other:

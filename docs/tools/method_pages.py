@@ -40,9 +40,13 @@ REST = "Others"
 # Where the number of all methods, and of those whose rule only adds, is said.
 COUNTED = (
     "README.md", "AGENTS.md", "llms.txt", "pyproject.toml", "docs/index.md", "docs/reference/why.md",
-    "docs/how-to/from-a-flower-app.md", "docs/how-to/secure-aggregation.md",
+    "docs/how-to/from-a-flower-app.md", "docs/how-to/secure-aggregation.md", "docs/how-to/faq.md",
+    "docs/results/leaderboard.md",
 )  # fmt: skip
 SAID = re.compile(r"(compares |- \*\*|app: |learning: |fedpfl\*\*: |for all |the \d+ of )\d+ methods")
+# Where the numbers of the leaderboard's methods are said, and of those that are significantly better than Local.
+RANKED = re.compile(r"((?:best|one)\s+of\s+)\d+(?=\s+methods)|\d+(?=\s+methods\s+under\s+one\s+protocol)")
+HIGHER = re.compile(r"\d+(?=\s+(?:methods\s+are\s+significantly|are\s+on\s+CIFAR-10|of\s+them\s+significantly))")
 # For whoever opens a page to edit it.
 MADE = "<!-- docs/tools/method_pages.py -->"
 OVERVIEW = """\
@@ -114,7 +118,10 @@ def pages() -> dict[Path, str]:
 
 
 def counted(text: str) -> str:
-    """Return a page with the number of all methods, and of those for which a sum is enough, where it says them."""
+    """Return a page with its numbers of methods: all, the measured ones, those for which a sum is enough."""
+    (cifar,) = (record for data, record in leaderboard().items() if data.startswith("CIFAR-10"))
+    text = RANKED.sub(rf"\g<1>{len(measured())}", text)
+    text = HIGHER.sub(str([*against_local(cifar).values()].count("higher")), text)
     built = (method(method.Settings(), TrainingSettings()) for method in methods().values())
     sums = sum(method.aggregation.rule.only_a_sum for method in built)
     return SAID.sub(lambda said: f"{re.sub(r'[0-9]+', str(sums), said[1])}{len(methods())} methods", text)

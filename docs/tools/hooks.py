@@ -26,8 +26,6 @@ from fedpfl import version
 from fedpfl.methods import methods
 
 ROOT = Path(__file__).resolve().parents[2]
-# What pages call the repository until its address is known.
-PLACEHOLDER = "https://example.org/fedpfl"
 # Pages that lie elsewhere in the repository, by the name that they get here.
 ELSEWHERE = {
     "contributing/index.md": "CONTRIBUTING.md",
@@ -103,7 +101,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = page.file.src_uri
     page.meta.setdefault("search", {"boost": BOOST.get(name, BOOST.get(posixpath.dirname(name), 1))})
     source = ROOT / ELSEWHERE.get(name, f"docs/{name}")
-    markdown = markdown.replace(PLACEHOLDER, version.REPOSITORY or PLACEHOLDER)
     markdown = _MATH.sub(lambda found: equation(found.group(1)), markdown)
     return _outside_fences(markdown, lambda text: _LINK.sub(lambda found: _link(found, source), text))
 

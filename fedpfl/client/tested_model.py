@@ -12,7 +12,7 @@ from ..core.errors import NoPlainModel, StateError, in_one_line, printable
 from ..core.metrics import ACCURACY, LOSS, lower_is_better, value
 from ..methods.base import LocalRound, export_of
 from ..models.adapters import complete_arrays
-from ..setup.assembly import plain_model
+from ..setup.assembly import model_name, plain_model
 from ..training.loop import Score, predict
 from ..training.phase import Forward
 from ..version import __version__
@@ -79,12 +79,13 @@ def _made(
 
 def _about(engine: Any, local: LocalRound) -> dict[str, Any]:
     data, run = engine.data, engine.config.run
+    model = model_name(engine.config, data.input_shape, data.vocabulary)
     place, names = engine.place(local.client), data.client_names
     return {
         **{key: array.tolist() for key, array in data.preparation(place).items()},
         "fedpfl": __version__, "run": str(local.message.config["state-key"]), "round": local.round,
         "client": local.client, "client-name": names[place] if names else "",
-        "method": run.method, "model": run.model, "input-shape": list(data.input_shape),
+        "method": run.method, "model": model, "input-shape": list(data.input_shape),
         "num-classes": data.num_classes, "class-names": list(data.class_names_of(place)),
         "feature-names": list(data.feature_names), "vocabulary": data.vocabulary, "scaling": data.inputs,
         "normalize": engine.config.data.normalize,

@@ -14,6 +14,7 @@ from ..results.board_names import board_names
 from ..results.earlier_run import EarlierRun
 from ..results.export import CLIENTS
 from ..results.run_folder import RunFolder
+from ..setup.assembly import model_name
 from ..setup.config import Config
 from .agreement import Agreement
 from .rounds import RoundLoop
@@ -37,7 +38,10 @@ class Beginning:
         """Record the task on which the clients have agreed, or compare it with that of before."""
         config = self.config
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
-        facts = {"names": agreed.names, "models": agreed.models, "changed": _changed(config), "boards": board_names()}
+        facts = {
+            "names": agreed.names, "models": agreed.models, "changed": _changed(config), "boards": board_names(),
+            "model": model_name(config, agreed.input_shape, agreed.vocabulary),
+        }  # fmt: skip
         remarks = [*remarks_of(config, agreed, transport.real), *remarks]
         self.folder.describe(
             agreed.input_shape, agreed.classes, remarks, agreed.vocabulary, agreed.division,

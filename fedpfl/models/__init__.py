@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 from .sources import sources
 
 if TYPE_CHECKING:
-    from .builder import build, require_known
+    from .builder import build, chosen, require_known
     from .parts import Parts, cut, cut_at, plain_names
     from .registry import BaseHeadModel, names, register
     from .user_model import original_module
 
 __all__ = [
-    "BaseHeadModel", "Parts", "build", "cut", "cut_at", "names", "original_module", "plain_names", "register",
+    "BaseHeadModel", "Parts", "build", "chosen", "cut", "cut_at", "names", "original_module", "plain_names", "register",
     "require_known", "sources",
 ]  # fmt: skip
 
 # Imported when one of their names is asked for: they need torch.
 _FILES = {
-    "builder": "build require_known", "parts": "Parts cut cut_at plain_names",
+    "builder": "build chosen require_known", "parts": "Parts cut cut_at plain_names",
     "registry": "BaseHeadModel names register", "user_model": "original_module",
 }  # fmt: skip
 

@@ -10,7 +10,10 @@ from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.name_lists import shown
 from .registry import MODELS, BaseHeadModel, Shape, takes_width
-from .sources import SOURCES, split_width
+from .sources import AUTO, SOURCES, split_width
+
+# The first that takes an input is what auto stands for; a stored run is built again by this list.
+AUTOMATIC, AUTOMATIC_FOR_TOKENS = ("small-cnn", "cnn-1d", "gru", "transformer", "mlp"), "decoder"
 
 
 def build(
@@ -24,6 +27,7 @@ def build(
     for example (features,) otherwise. ``download``: a source may fetch pretrained weights from the internet.
     ``tokens``: a source with models of several kinds gives one that predicts the next token at each place of a text.
     """
+    name = chosen(name, input_shape, vocabulary, tokens)
     plain, width = split_width(name)
     source = _source_of(plain)
     if source and width < 1:
@@ -41,10 +45,18 @@ def build(
     return model
 
 
+def chosen(name: str, input_shape: Shape, vocabulary: int = 0, tokens: bool = False) -> str:
+    """Return a model's name, and in place of auto that of the model for such an input."""
+    if split_width(name)[0] != AUTO:
+        return name
+    fitting = (other for other in AUTOMATIC if not MODELS[other].complaint(input_shape, vocabulary))
+    return name.replace(AUTO, AUTOMATIC_FOR_TOKENS if tokens else next(fitting, AUTOMATIC[-1]), 1)
+
+
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     name = split_width(name)[0]
-    if not _source_of(name) and not _is_registered(name):
+    if name != AUTO and not _source_of(name) and not _is_registered(name):
         user_code.find("model", name, MODELS)
 
 

@@ -7,6 +7,8 @@ from typing import Callable
 
 from ..core import references
 
+# Stands for the model that takes the data's input; `builder.py` chooses it.
+AUTO = "auto"
 # What users write, by the prefix of the name; `external.py` builds it.
 SOURCES = {
     "torchvision": "torchvision:NAME for a classification model of torchvision",
@@ -30,7 +32,7 @@ def split_width(name: str) -> tuple[str, float]:
 def has_width(name: str) -> bool:
     """Tell whether a name is ``NAME@WIDTH``, or ``@WIDTH`` for the run's own model at that width."""
     plain, _ = split_width(name)
-    return plain != name and (not plain or plain in names() or references.is_reference(plain))
+    return plain != name and (not plain or plain in choices() or references.is_reference(plain))
 
 
 def sources() -> dict[str, Callable[[str], bool]]:
@@ -42,8 +44,8 @@ def sources() -> dict[str, Callable[[str], bool]]:
     return {about: has(prefix) for prefix, about in SOURCES.items()}
 
 
-def names() -> list[str]:
-    """Return the names of the models of this package, and of installed packages."""
-    from .registry import names as found
+def choices() -> list[str]:
+    """Return what users may write: auto, and the names of the models of this package and of installed packages."""
+    from .registry import names
 
-    return found()
+    return [AUTO, *names()]

@@ -30,9 +30,9 @@ from ..data.federation import TOKENS, names_of_classes
 from ..data.scaling import FILL, Scaling
 from ..methods.base import export_of, tests_more_than_arrays
 from ..models.adapters import complete_arrays
-from ..models.sources import split_width
+from ..models.sources import choices, split_width
 from ..rules import Rule
-from ..setup.assembly import assemble, make_rule, plain_model, seed_model, untrained
+from ..setup.assembly import assemble, make_rule, model_name, plain_model, seed_model, untrained
 from ..setup.config import Config
 from ..version import __version__
 from .run_folder import GLOBAL, RunFolder
@@ -230,7 +230,8 @@ class _StoredModels:
             **{key: row.tolist() for key, row in self._numbers(client).items()},
             "fedpfl": __version__, "run": task["state_key"], "round": last,
             "client": client, "client-name": "" if client is None else str(self.name(client)),
-            "method": config.run.method, "model": config.run.model, "input-shape": task["input_shape"],
+            "method": config.run.method, "model": model_name(config, self.shape, self.vocabulary),
+            "input-shape": task["input_shape"],
             "num-classes": count, "class-names": self._class_names(client, names)[:count],
             "feature-names": task.get("feature_names", []), "vocabulary": self.vocabulary,
             "scaling": TOKENS if self.vocabulary else task.get("scaling", ""),
@@ -305,7 +306,7 @@ def _of_client(config: Config, task: Mapping[str, Any], client: int) -> Config:
     model = task.get("models", {}).get(str(client))
     if model is None:
         return config.of_client(client)
-    if split_width(model)[0] not in ("", *models.names()):
+    if split_width(model)[0] not in ("", *choices()):
         # Its name came over the network: code that it names is not run here.
         raise ConfigError("model", model, f"is the device's own model of client {client}, which is built only there")
     return config.with_model(model)

@@ -154,6 +154,11 @@ class RunFolder:
         }  # fmt: skip
         self.note(**task_of(input_shape, classes), **described)
 
+    @property
+    def model_name(self) -> str:
+        """The name of the model; before the clients have agreed on a task, the setting."""
+        return str(self.task().get("model") or self.config()["model"])
+
     def note(self, **more: Any) -> None:
         """Store more of what :meth:`task` returns."""
         self._write_task({**self.task(), **more})

@@ -139,7 +139,9 @@ def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
 def summary(folder: RunFolder) -> str:
     """Return the outcome of a run as Markdown."""
     values, history, called = folder.config(), folder.history(), score_name(folder.config()["loss"])
-    method, dataset, model_name = (short_name(values[key]) for key in ("method", "dataset", "model"))
+    method, dataset, model_name = (
+        short_name(text) for text in (values["method"], values["dataset"], folder.model_name)
+    )
     mean_model = bool(history.curve("bytes_evaluation_only"))
     model = "the mean of the clients' whole models" if mean_model else "the shared model"
     on = " on the\nunion of all test samples"

@@ -18,7 +18,7 @@ from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
 from ..core.sharing import Sharing, tied
 from ..methods.base import Method, require_returned
-from ..models.builder import build
+from ..models.builder import build, chosen
 from ..models.registry import BaseHeadModel
 from ..rules import Rule
 from .config import Config
@@ -49,8 +49,10 @@ def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, 
     seed_model(config)
     plain = untrained(config, input_shape, num_classes, vocabulary)
     gives = getattr(plain, "gives_for", "sample")  # a model without head is refused later, by methods that need one
-    if gives != {MASKS: "pixel", NEXT_TOKEN: "token"}.get(config.training.labels, "sample"):
-        raise ConfigError("model", config.run.model, f"gives numbers for each {gives}; loss = {config.training.loss}")
+    wanted = {MASKS: "pixel", NEXT_TOKEN: "token"}.get(config.training.labels, "sample")
+    if gives != wanted:
+        allowed = f"gives numbers for each {gives}, but loss = {config.training.loss} needs them for each {wanted}"
+        raise ConfigError("model", config.run.model, allowed)
     if getattr(plain, "ends_in_sigmoid", False) and config.training.labels != TARGETS:
         allowed = "gives probabilities; leave out the sigmoid at its end, since losses need logits"
         raise ConfigError("model", config.run.model, allowed)
@@ -72,6 +74,11 @@ def untrained(config: Config, input_shape: tuple[int, ...], num_classes: int, vo
     """Build the model that a run's settings name, without adapters and with no file's weights."""
     tokens = config.training.labels == NEXT_TOKEN
     return build(config.run.model, input_shape, num_classes, vocabulary, config.run.download_weights, tokens)
+
+
+def model_name(config: Config, input_shape: tuple[int, ...], vocabulary: int = 0) -> str:
+    """Return the name of the model that a run's setting stands for with such inputs."""
+    return chosen(config.run.model, input_shape, vocabulary, config.training.labels == NEXT_TOKEN)
 
 
 def assemble(

@@ -22,7 +22,7 @@ from ..data.settings import DataSettings
 from ..methods import find
 from ..methods import names as method_names
 from ..models.sources import WIDTH_FORM, has_width
-from ..models.sources import names as model_names
+from ..models.sources import choices as model_names
 from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
 from .options import OPTIONS
@@ -49,8 +49,9 @@ class RunSettings:
         tags="own code",
     )
     model: str = setting(
-        "small-cnn",
-        "Model; its input and output sizes follow from the data.",
+        "auto",
+        "Model; its input and output sizes follow from the data. auto: small-cnn for images, cnn-1d or gru for series, "
+        "transformer or decoder for texts, mlp for other numbers.",
         choices=model_names,
         open_to={**model_sources(), references.FORM: references.is_reference, WIDTH_FORM: has_width},
         tags="own code",

@@ -33,6 +33,34 @@ def test_too_small_image_is_one_clear_line() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("shape", "vocabulary", "tokens", "name"),
+    [
+        ((3, 32, 32), 0, False, "small-cnn"),
+        ((1, 3, 8), 0, False, "mlp"),
+        ((9, 128), 0, False, "cnn-1d"),
+        ((9, 12), 0, False, "gru"),
+        ((30,), 0, False, "mlp"),
+        ((64,), 100, False, "transformer"),
+        ((64,), 100, True, "decoder"),
+    ],
+)
+def test_auto_is_the_model_for_the_input(shape: tuple[int, ...], vocabulary: int, tokens: bool, name: str) -> None:
+    assert models.chosen("auto", shape, vocabulary, tokens) == name
+    arrays = []
+    for given in ("auto", name):
+        torch.manual_seed(1)
+        arrays.append(models.build(given, shape, 100 if tokens else 4, vocabulary, tokens=tokens).state_dict())
+    assert arrays[0].keys() == arrays[1].keys()
+    assert all(torch.equal(array, arrays[1][key]) for key, array in arrays[0].items())
+
+
+def test_auto_has_a_width_where_the_model_has_one() -> None:
+    assert models.chosen("auto@0.5", (1, 8, 8)) == "small-cnn@0.5"
+    with pytest.raises(ConfigError, match="model = 'gru@0.5': has one width"):
+        models.build("auto@0.5", (9, 12), 4)
+
+
 @pytest.mark.parametrize("shape", [(561,), (9, 128), (3, 3, 32, 32), (), (0, 32, 32)])
 @pytest.mark.parametrize("name", sorted(set(models.names()) - NO_IMAGES))
 def test_image_models_refuse_other_inputs(name: str, shape: tuple[int, ...]) -> None:

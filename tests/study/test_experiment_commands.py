@@ -134,8 +134,8 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert (left / "table.csv").read_text() == each
     assert fedpfl(*command, "fedprox-mu=0.1,1,2", "--seeds", 2, "--name", "mine").exit_code == 0
     (left / "runs.json").unlink()
-    assert "not which runs they are of" in fedpfl(*command, "fedprox-mu=1", "--name", "mine").stderr
-    assert "must be the name of a folder" in fedpfl(*command, "fedprox-mu=1", "--name", "a/b").stderr
+    assert "but no list of their runs" in fedpfl(*command, "fedprox-mu=1", "--name", "mine").stderr
+    assert "must be a folder's name, without /" in fedpfl(*command, "fedprox-mu=1", "--name", "a/b").stderr
 
 
 def test_seeds_alone_are_a_sweep(fake: Fake, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
         (["fedavg", "FedAvg"], "a comparison needs two methods or more"),
         (["fedavg", "fedavgg"], "fedavgg"),
         (["fedavg", "fedper", "-c", "ditto-pull=1"], "is a setting of ditto, and the method is fedavg or fedper"),
-        (["fedavg", "fedper", "--name", "a/b"], "must be the name of a folder"),
+        (["fedavg", "fedper", "--name", "a/b"], "must be a folder's name, without /"),
         (["fedavg", "fedper", "--tune", "learning-rate"], "tune = 'learning-rate': must be key=value"),
         (["fedavg", "fedper", "--tune", "learning-rte=1"], "did you mean learning-rate"),
         (["fedavg", "fedper", "--tune", "seed=1,2"], "tune = 'seed': is the same for all methods and cannot be tuned"),
@@ -509,7 +509,7 @@ def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> Non
     lost = ["--on", "dataset=npz data=lost.npz", "--on", "dataset=npz data=gone.npz", "-c", "num-clients=2"]
     done = fedpfl("compare", "local", "fedavg", *lost, "--seeds", 1)
     assert done.exit_code == 2 and done.stderr.count("\n") == 1 and not fake.started, done.output
-    assert "lost.npz': no such file or folder; data = " in done.stderr and "gone.npz': the same" in done.stderr
+    assert "lost.npz': no such file or folder; data = " in done.stderr and "gone.npz': nor this one" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def of(x, y):
         ({"loss": "cross-entropy", "metrics": ""}, "which has masks; use segmentation"),
         ({"class_weights": "balanced"}, "must be none for loss = segmentation"),
         ({"permute_labels": True}, "which has targets and no classes"),
-        ({"model": "mlp"}, "gives numbers for each sample; loss = segmentation"),
+        ({"model": "mlp"}, "gives numbers for each sample, but loss = segmentation"),
         ({"data": of(masked(1)[0], masked(1)[1][:, 3, 3])}, "which has classes"),
         (
             {"data": of(masked(1)[0], masked(1)[1].astype(float))},

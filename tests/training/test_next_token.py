@@ -315,7 +315,7 @@ X, Y = counting(1)
         ({"loss": "cross-entropy", "metrics": "", "model": "mlp"}, "must be uint8"),
         ({"class_weights": "balanced"}, "must be none for loss = next-token"),
         ({"permute_labels": True}, "which has targets and no classes"),
-        ({"model": "transformer"}, "gives numbers for each sample; loss = next-token"),
+        ({"model": "transformer"}, "gives numbers for each sample, but loss = next-token"),
         ({"data": of(X, X[:, 0])}, "client 0: y is int.* 24, and x .*×12: must be the tokens of x"),
         ({"data": of(X.astype(np.float32), Y)}, "client 0: y: x is float32 .*: .* x must be tokens, whole numbers"),
         ({"data": of(X, np.where(Y > 0, Y, -1))}, r"client 0: y\[0, \d+\] is -1, and x \d there: .* or -100"),
@@ -338,5 +338,5 @@ def test_what_does_not_fit_is_refused(settings, words):
 
 def test_a_decoder_is_refused_for_classes():
     news = fedpfl.Dataset.of("news", X, X[:, 0] % 2, vocabulary=VOCABULARY)
-    with pytest.raises(ConfigError, match="gives numbers for each token; loss = cross-entropy"):
+    with pytest.raises(ConfigError, match="gives numbers for each token, but loss = cross-entropy"):
         fedpfl.run("fedavg", data=news, model="decoder", num_clients=2, quiet=True)

@@ -57,7 +57,7 @@ def test_auto_is_the_model_for_the_input(shape: tuple[int, ...], vocabulary: int
 
 def test_auto_has_a_width_where_the_model_has_one() -> None:
     assert models.chosen("auto@0.5", (1, 8, 8)) == "small-cnn@0.5"
-    with pytest.raises(ConfigError, match="model = 'gru@0.5': has one width"):
+    with pytest.raises(ConfigError, match=r"model = 'gru@0\.5': has one width"):
         models.build("auto@0.5", (9, 12), 4)
 
 

@@ -31,7 +31,7 @@ def keys_command(
 
     The server's certificate is for 127.0.0.1 and the given addresses.
 
-    Example: fedpfl keys keys --host 192.168.1.10 --nodes 30
+    Example: fedpfl keys my-keys --host 192.168.1.10 --nodes 30
     """
     from ..bench.credentials import LOOPBACK, prepare, prepare_passwords
 
@@ -70,9 +70,9 @@ def broker_command(
 ) -> None:
     """Write mosquitto's settings, accounts and passwords.
 
-    Unchanged files stay.
+    Files that need no change stay as they are.
 
-    Example: fedpfl broker broker --listen 192.168.1.10:8883 --device nano-1
+    Example: fedpfl broker my-broker --listen 192.168.1.10:8883 --device nano-1
     """
     if find_spec("paho") is None:
         raise FedpflError("fedpfl broker needs paho-mqtt: pip install 'fedpfl[mqtt]'")

@@ -65,7 +65,7 @@ def compare_command(
         list[str],
         typer.Argument(
             metavar="METHOD...",
-            help="Two or more methods (`fedpfl methods` lists them); or the file of an earlier comparison.",
+            help="Two or more of `fedpfl methods`, with --vary also one; or the file of an earlier comparison.",
             autocompletion=complete_methods,
         ),
     ],
@@ -78,9 +78,7 @@ def compare_command(
         list[str] | None,
         typer.Option(metavar="KEY=A,B,…", help="Values of a setting, each in a row of its own (ablation); repeatable."),
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds per method: 1 … N.", show_default="3")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds per method: 1 … N; 3 by default.")] = None,
     on: Annotated[
         list[str] | None,
         typer.Option(

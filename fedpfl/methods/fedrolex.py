@@ -1,4 +1,4 @@
-"""FedRolex: HeteroFL whose slices move on by a channel in each round, so that all of the model is trained alike.
+"""FedRolex: a client trains a slice of each layer, which moves on by a channel in each round.
 
 Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022,
 Section 3 and Algorithm 1.

@@ -56,7 +56,12 @@ def test_the_advice_agrees_with_the_leaderboard():
         return sum(sum(other > mean for other in column) for mean, column in zip(means[name], columns, strict=True))
 
     (row,) = (row for row in ADVICE if row.evidence == "leaderboard: best mean rank")
-    assert row.first == f"`{min(means, key=rank)}`"
+    best, second, *_ = sorted(means, key=rank)
+    assert row.first == f"`{best}`" and f"`{second}`, second" in row.instead
+    on_har = dict(zip(means, columns[0], strict=True))
+    for name, place in (part for row in ADVICE for part in re.findall(r"`([a-z-]+)`: (\w+) on HAR", row.instead)):
+        better = sum(mean > on_har[name] for mean in on_har.values())
+        assert ["first", "second", "third", "fourth", "fifth"][better] == place, name
 
 
 def test_settings_that_teach_exist():

@@ -288,9 +288,7 @@ METHODS = {
     "build returns None, and must return a torch.nn.Module": {"build": lambda self, model: None},
     "schedule returns None, and must return a list of fedpfl.Phase": {"schedule": lambda self, local: None},
     "schedule: phase 2 trains no parameter of the model, base.": {"schedule": half_misspelt},
-    "out of the model in `build`, and has no `export` that returns it: write one, or raise fedpfl.NoPlainModel": {
-        "build": wrapped
-    },
+    "in `build`, but has no `export` that gives it back: write one, or raise fedpfl.NoPlainModel": {"build": wrapped},
     "schedule returns a Phase, and must return a list": {"schedule": lambda self, local: fedpfl.Phase(any, 1)},
     "conclude returns a dict, and must return a fedpfl.Payload": {"conclude": lambda self, local: {}},
     "array 'a': the method declares none of this name": {

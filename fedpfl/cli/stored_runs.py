@@ -289,4 +289,6 @@ def _show_run(folder: RunFolder) -> None:
         some_of = each[:: max(1, -(-len(each) // CLIENTS_SHOWN))]
         some = "" if len(some_of) == len(each) else f", {len(some_of)} of {len(each):,}, evenly spaced"
         console.print(f"clients, round {last}{some}", style="bold")
-        console.print(Columns([f"{client}: {score(accuracy)}" for client, accuracy in some_of], padding=(0, 2)))
+        names = dict(enumerate(folder.task().get("client_names", ())))
+        shown_names = [f"{names.get(int(client), client)}: {score(accuracy)}" for client, accuracy in some_of]
+        console.print(Columns(shown_names, padding=(0, 2)))

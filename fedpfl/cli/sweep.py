@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .common import RunConfig, complete_methods, load_app, overrides, require_allowed, used
+from ..core.errors import ConfigError
+from .common import RunConfig, complete_methods, load_app, output_dir, overrides, require_allowed, used
 from .grid_options import GridOptions, with_grid_options
 from .program import app
 
@@ -122,6 +123,10 @@ def compare_command(
     from ..study.sweep import listed
 
     load_app()
+    for text in listed_names:
+        if (output_dir() / text / "config.toml").is_file():
+            allowed = "is a run; `fedpfl report RUN RUN` and `fedpfl analyse significance RUN RUN` compare runs"
+            raise ConfigError("METHOD...", text, allowed)
     methods, rest = listed_names[:1], listed_names[1:]
     if methods[0].endswith(".toml"):
         methods = from_file(Path(methods[0]).expanduser()).get("methods", [])

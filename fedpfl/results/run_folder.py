@@ -171,7 +171,9 @@ class RunFolder:
         number = client_in(client, names)
         if number is None:
             hint = did_you_mean(client, [printable(name, 40) for name in names])
-            if client.isdecimal():
+            if names and not hint:
+                hint = f"; they are {in_short(names)}"
+            if names and client.isdecimal():
                 hint = f"; they are {in_short(names)}, and #{client} is the one with the number {client}"
             raise ConfigError("client", client, f"run {self.path.name} has no client of this name{hint}")
         return number

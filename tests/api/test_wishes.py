@@ -157,6 +157,8 @@ def test_an_exported_program_has_the_recorded_accuracy():
     assert about["tested"]["accuracy"] == run.clients.loc[(2, 1), "accuracy"]
     with pytest.raises(fedpfl.ConfigError, match=r"client = 'bne': .* has no client of this name; did you mean ben"):
         run.export("onnx", client="bne")
+    with pytest.raises(fedpfl.ConfigError, match=r"client = 'zoe': .* of this name; they are anna, ben$"):
+        run.export("onnx", client="zoe")
     with pytest.raises(fedpfl.ConfigError, match="form = 'onn': must be one of state-dict, torchscript, onnx"):
         run.export("onn")
 

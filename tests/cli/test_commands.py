@@ -273,6 +273,10 @@ def test_show(stored_run):
     assert 15 <= len(rounds) <= 21
     assert rounds[-1].split()[0] == "45"
     assert fedpfl("show", stored_run.path).stdout == shown
+    stored_run.note(client_names=["anna", "ben", "chloe", "dev"])
+    assert "anna: 90.00 %  dev: 75.00 %" in fedpfl("show", "first").stdout
+    refused = fedpfl("compare", "first", "fedavg").stderr
+    assert "METHOD... = 'first': is a run; `fedpfl report RUN RUN`" in refused and refused.count("\n") == 1
 
 
 def test_show_has_some_of_very_many_clients(stored_run):

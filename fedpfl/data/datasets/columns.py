@@ -64,7 +64,7 @@ _PERSON = re.compile(
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
-_EMPTY = 'is empty; impute = "mean" fills empty cells'
+_EMPTY, _FILLED = "is empty", 'impute = "mean" fills empty cells'
 # What a column of times is good for.
 _AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in separate columns"
 _WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
@@ -313,6 +313,7 @@ class Fault(NamedTuple):
     column: str  # empty for the row as a whole
     what: str
     cell: str = "empty"
+    cures: tuple[str, ...] = ()  # what may help, each beginning with a setting
 
     def place(self, row: str) -> str:
         """Return where it is; ``row`` is what errors call a row."""
@@ -323,17 +324,20 @@ _row_of = itemgetter(0)
 
 
 def complaint(where: object, row: str, faults: Sequence[Fault]) -> DataError:
-    """Return the error that tells the first of some faults, and where others are, of each column at most three."""
+    """Return the error with a table's first fault, the places of others (at most three of a column), and cures."""
     by_column: dict[str, list[Fault]] = {}
     for fault in faults:
         by_column.setdefault(fault.column, []).append(fault)
     kept = (fault for column in by_column.values() for fault in sorted(column, key=_row_of)[:FAULTS_OF_COLUMN])
     first, *others = sorted(kept, key=_row_of)[:MAX_FAULTS]
-    what, mark, advice = first.what.partition(";")
+    what = first.what
     if others:
         shown = [f"{one.place(row)} ({one.cell[:40]})" for one in others]
-        what += f", and wrong are also {', '.join(shown)}{', …' if len(faults) > 1 + len(shown) else ''}"
-    return DataError(f"{where}, {first.place(row)}: {what}{mark}{advice}")
+        what += f", also wrong: {', '.join(shown)}{', …' if len(faults) > 1 + len(shown) else ''}"
+    cures: dict[str, str] = {}  # by the setting with which each begins
+    for cure in (cure for fault in (first, *others) for cure in fault.cures):
+        cures.setdefault(cure.split()[0], cure)
+    return DataError("; ".join([f"{where}, {first.place(row)}: {what}", *cures.values()]))
 
 
 class TableRows(NamedTuple):
@@ -422,7 +426,7 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
             is_gap = np.isnan(numbers[row, place])
             what = _EMPTY if is_gap else "must be a finite number that float32 can hold"
             cell = "empty" if is_gap else f"{numbers[row, place]:g}"
-            faults.append(Fault(rows.labels[row], features[place], what, cell))
+            faults.append(Fault(rows.labels[row], features[place], what, cell, (_FILLED,) * bool(is_gap)))
         for role, index in roles.places.items():
             for label, cell in zip(rows.labels, rows.cells(index)):
                 if cell in (None, "") and not (role[0] == SIGN and settings.fills_gaps):
@@ -441,18 +445,19 @@ def _no_numbers(
 ) -> list[Fault]:
     """Return what is wrong with the cells of a row that must be numbers."""
     gaps = [] if settings.fills_gaps else [place for place in features if _is_gap(cells[place])]
-    faults = [Fault(line, names[place], _EMPTY) for place in gaps]
+    faults = [Fault(line, names[place], _EMPTY, cures=(_FILLED,)) for place in gaps]
     no_text = [place for place in features if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]
     texts = [place for place in features if place not in no_text and not is_number(cells[place])]
     left_out = leave_out(settings, [names[place] for place in texts])
     for place in texts:
         what = f"{cells[place][:40]!r} is not a number"
+        cures: tuple[str, ...] = ()
         if re.fullmatch(r"\s*[+-]?\d+(,\d+)+(\.\d*)?\s*", cells[place]):
             what += ": decimals are written with a point, and thousands without a comma"
         else:
             use = "category-columns makes features of words, and tokenizer numbers of a text"
-            what += f"; {left_out} text, {_AS_TIME if np.isfinite(seconds_of(cells[place].strip())) else use}"
-        faults.append(Fault(line, names[place], what, repr(cells[place][:40])))
+            cures = (f"{left_out} text", _AS_TIME if np.isfinite(seconds_of(cells[place].strip())) else use)
+        faults.append(Fault(line, names[place], what, repr(cells[place][:40]), cures))
     return sorted(faults, key=lambda fault: names.index(fault.column))
 
 

@@ -60,7 +60,7 @@ def chosen_parts(
     chosen = [*train, *test, *validation]
     if not train or max(map(len, by_part)) > 1 or (len(chosen) < 2 and not alone):
         parts = f"one {what} called {TRAIN} and {'perhaps ' * alone}one called {TEST}"
-        per_client = f"; {of_clients}" if of_clients and not chosen and len(names) > 1 else ""
+        per_client = f"; {of_clients}" if of_clients and not train + test and len(names) > 1 else ""
         raise DataError(f"{where}: must have {parts}; it has {in_short(names) or 'none'}{per_client}")
     remarks = []
     if validation and not test:

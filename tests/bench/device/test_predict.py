@@ -135,7 +135,7 @@ def test_a_model_reads_the_table_that_it_was_trained_on(tmp_path, given, text, s
     about.update({"fill": 0} if given else {})
     assert np.array_equal(read_samples(path, about, ["label"]), data.x_train, equal_nan=True)
     if given:
-        with pytest.raises(DataError, match=r"column '(a|flag|mode)': is empty, and wrong are also [^;]*$"):
+        with pytest.raises(DataError, match=r"column '(a|flag|mode)': is empty, also wrong: [^;]*$"):
             read_samples(path, {key: value for key, value in about.items() if key != "fill"}, ["label"])
     with pytest.raises(DataError, match="has no column 'mode'"):
         read_samples(path, about, ["label", "mode"])

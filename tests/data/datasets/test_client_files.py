@@ -154,23 +154,30 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ),
         (
             "a,b,label\n1,0,0\nx,,1\n2\n3,inf,\n4,1,0\n",
-            "a.csv, line 3, column 'a': 'x' is not a number, and wrong are also line 3, column 'b' (empty), "
+            "a.csv, line 3, column 'a': 'x' is not a number, also wrong: line 3, column 'b' (empty), "
             "line 4 (1 cells), line 5, column 'b' (inf), line 5, column 'label' (empty); ignore-columns = \"a\" leaves",
         ),
         (
+            "a,b,c,label\n2026-01-31,x,,0\n",
+            "a.csv, line 2, column 'a': '2026-01-31' is not a number, also wrong: line 2, column 'b' ('x'), line 2, "
+            "column 'c' (empty); ignore-columns = \"a,b\" leaves out text; time-column orders rows by a time; for "
+            "features give its parts, such as the hour, in separate columns; category-columns makes features of words, "
+            'and tokenizer numbers of a text; impute = "mean" fills empty cells',
+        ),
+        (
             "a,label\n" + "x,0\n" * 9,
-            "a.csv, line 2, column 'a': 'x' is not a number, and wrong are also line 3, column 'a' ('x'), "
+            "a.csv, line 2, column 'a': 'x' is not a number, also wrong: line 3, column 'a' ('x'), "
             "line 4, column 'a' ('x'), …; ignore-columns",
         ),
         (
             ",".join(f"c{i}" for i in range(12)) + ",label\n" + "," * 12 + "1\n",
-            "a.csv, line 2, column 'c0': is empty, and wrong are also "
+            "a.csv, line 2, column 'c0': is empty, also wrong: "
             + ", ".join(f"line 2, column 'c{i}' (empty)" for i in range(1, 10))
             + ", …; impute = ",
         ),
         (
             "a,label\n1,-1\n1,-2\n1,0\n",
-            "a.csv, line 2, column 'label': '-1' must be a label from 0 to 0, and wrong are also "
+            "a.csv, line 2, column 'label': '-1' must be a label from 0 to 0, also wrong: "
             "line 3, column 'label' ('-2')",
         ),
         ("a,label,split\n1,0,train\n2,1,out\n", "a.csv, line 3, column 'split': 'out' is none of train, test, val"),
@@ -217,11 +224,13 @@ def test_names_of_classes_can_be_given_in_their_order(tmp_path: Path) -> None:
 
 def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
     anna, _ = (write(tmp_path / "each" / f"{name}.csv", PEOPLE) for name in ("anna", "ben"))
+    dev, _ = (write(tmp_path / "more" / f"{name}.csv", PEOPLE) for name in ("dev", "eve"))  # dev is a validation part
     for path, words in (
         (tmp_path / "none.csv", "no such file"),
         (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
         (tmp_path, "must have one table .* called train and one called test; it has none$"),
         (anna.parent, r'it has anna\.csv, ben\.csv; dataset = "clients" takes a file for each client'),
+        (dev.parent, r'it has dev\.csv, eve\.csv; dataset = "clients" takes a file for each client'),
     ):
         with pytest.raises(DataError, match=words):
             read_table(path, settings())

@@ -53,6 +53,7 @@ install-latest: install ## the newest versions that pyproject.toml allows, inste
 
 simulate: install ## the default experiment: FedPer on scikit-learn's digits, 10 clients
 	$(BIN)/fedpfl run
+	@echo 'Over three seeds FedPer reaches 95.3 % here, local training 91.8 % and FedAvg 96.3 %; README.md has more'
 
 docs: install ## the documentation's site, in build/site; needs no network, fails on a warning or a dead link
 	$(BIN)/python docs/tools/run_records.py

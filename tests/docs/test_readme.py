@@ -11,6 +11,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from typer.main import get_command
@@ -41,6 +42,15 @@ def test_the_landing_page_says_of_the_picture_what_the_readme_says():
         text = (ROOT / page).read_text(encoding="utf-8").replace("](docs/", "](")
         said.append([re.search(part, text, re.S).groups() for part in (first, picture)])
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first-run.md", "Makefile"])
+def test_what_the_default_run_gains_is_that_of_its_record(page):
+    record = json.loads((ROOT / "docs/records/grids/default-run-small.json").read_text(encoding="utf-8"))
+    means = {row: f"{mean(cells['Digits']):.1f}" for row, cells in record["values"]["personalised-last"].items()}
+    line = r"FedPer reaches (\S+) % here, local training (\S+) %\s+and FedAvg(?:'s one model for all)? (\S+) %"
+    said = re.search(f"Over three seeds {line}", (ROOT / page).read_text(encoding="utf-8"))
+    assert said.groups() == (means["FedPer"], means["Local"], means["FedAvg"])
 
 
 def test_the_code_of_the_readme_runs(tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -19,8 +20,8 @@ FILE = re.compile(r"^`((?:fedpfl|tests)/\S+\.py)`:\n\n```python\n(.*?)^```$", re
 def project(tmp_path):
     for folder in ("docs", "experiments", "fedpfl", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "AGENTS.md"):
-        shutil.copy(ROOT / name, tmp_path)
+    for path in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(path, tmp_path)
     return tmp_path
 
 
@@ -47,11 +48,22 @@ def test_the_worked_example_works_as_written(project):
 
     run("-c", "from fedpfl.cli import main; main()", "config", "--update")
     assert "\nfedrecon-head-epochs = 5\n" in (project / "pyproject.toml").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^  ```toml\n(.*?)^  ```$", page, re.DOTALL | re.MULTILINE)
+    with (project / "docs" / "tools" / "methods.toml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{dedent(entry)}")
+    for path in ("docs/how-to/robustness.md", "tests/setup/test_robust_rule.py"):
+        text = (project / path).read_text(encoding="utf-8")
+        quote = "`" if path.endswith(".md") else '"'
+        after = f"{quote}fedrolex{quote}"
+        assert text.count(f"{after}, ") == 1, path
+        (project / path).write_text(text.replace(after, f"{after}, {quote}fedrecon{quote}"), encoding="utf-8")
     run("docs/tools/method_pages.py")
     assert "- `fedrecon-head-epochs = 5`" in (project / "docs" / "methods" / "fedrecon.md").read_text(encoding="utf-8")
     # Of the five tests of a recorded run three are enough here: resume and order are the engine's and cost the most.
     chosen = ("-m", "", "-k", "fedrecon and not resumed and not order")
     tests = run("-m", "pytest", "tests/methods/test_fedrecon.py", "tests/engine/test_recorded_runs.py", *chosen)
     assert "5 passed" in tests
+    lists = ("tests/docs/test_method_pages.py", "tests/docs/test_facts.py", "tests/setup/test_robust_rule.py")
+    run("-m", "pytest", "-m", "not docs", *lists, "-k", "method or picture or means or symbol or algorithm or number")
     run("-m", "ruff", "check", *files)
     run("-m", "ruff", "format", "--check", *files)

@@ -249,6 +249,11 @@ NO_NOISE = {"fedkd", "fedselect"}
 ADAPTERS = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}
 
 
+def refusing(setting: str) -> set[str]:
+    """Return the methods that say that they refuse a setting."""
+    return {name for name, method in methods().items() if setting in method.refuses}
+
+
 def each_method(also: Iterable[str] = (), without: Iterable[str] = ()) -> list[Any]:
     """Return the methods for a test of the engine: those that stand for all, and the others for `make test-all`."""
     here = {*STAND_FOR_ALL, *also}

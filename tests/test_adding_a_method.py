@@ -13,6 +13,14 @@ from textwrap import dedent
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+# Where the page says that the name of the method is to be written, and the name before it there.
+LISTS = {
+    "docs/how-to/robustness.md": "`fedrolex`",
+    "docs/how-to/models.md": "`fedgh`, `fedkd`",
+    "tests/setup/test_robust_rule.py": '"fedrolex"',
+    "tests/api/test_every_method.py": '"fedreg"',
+    "tests/api/test_own_models.py": '"floco"',
+}
 FILE = re.compile(r"^`((?:fedpfl|tests)/\S+\.py)`:\n\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -51,12 +59,11 @@ def test_the_worked_example_works_as_written(project):
     (entry,) = re.findall(r"^  ```toml\n(.*?)^  ```$", page, re.DOTALL | re.MULTILINE)
     with (project / "docs" / "tools" / "methods.toml").open("a", encoding="utf-8") as file:
         file.write(f"\n{dedent(entry)}")
-    for path in ("docs/how-to/robustness.md", "tests/setup/test_robust_rule.py"):
+    for path, before in LISTS.items():
         text = (project / path).read_text(encoding="utf-8")
-        quote = "`" if path.endswith(".md") else '"'
-        after = f"{quote}fedrolex{quote}"
-        assert text.count(f"{after}, ") == 1, path
-        (project / path).write_text(text.replace(after, f"{after}, {quote}fedrecon{quote}"), encoding="utf-8")
+        assert text.count(f"{before}, ") == 1, path
+        more = before[0] + "fedrecon" + before[-1]
+        (project / path).write_text(text.replace(before, f"{before}, {more}", 1), encoding="utf-8")
     run("docs/tools/method_pages.py")
     assert "- `fedrecon-head-epochs = 5`" in (project / "docs" / "methods" / "fedrecon.md").read_text(encoding="utf-8")
     # Of the five tests of a recorded run three are enough here: resume and order are the engine's and cost the most.
@@ -65,5 +72,12 @@ def test_the_worked_example_works_as_written(project):
     assert "5 passed" in tests
     lists = ("tests/docs/test_method_pages.py", "tests/docs/test_facts.py", "tests/setup/test_robust_rule.py")
     run("-m", "pytest", "-m", "not docs", *lists, "-k", "method or picture or means or symbol or algorithm or number")
+    each = (
+        "tests/api",
+        "tests/training/test_masks.py",
+        "tests/training/test_next_token.py",
+        "tests/engine/test_test_at.py",
+    )
+    run("-m", "pytest", "-m", "", "-k", "fedrecon", *each)
     run("-m", "ruff", "check", *files)
     run("-m", "ruff", "format", "--check", *files)

@@ -6,10 +6,12 @@ import pytest
 from support import FEW_SAMPLES, each_method, quick, simulate
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.methods import methods
+from fedpfl.methods.base import adapts_itself
 from fedpfl.setup.config import Config
 
 # These draw or train before a test, in which the number of the round counts.
-ADAPTING = ("fedala", "fedbabu", "per-fedavg", "pfedfda")
+ADAPTING = {name for name, method in methods().items() if adapts_itself(method)}
 
 
 def scores(run, name="personalised"):

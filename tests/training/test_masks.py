@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support import ADAPTERS, each_method
+from support import ADAPTERS, each_method, refusing
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,10 +22,7 @@ from fedpfl.training.measure import find, measured
 
 SIZE = 8
 # Those that need one class for a sample, or a linear layer as head.
-NEED_CLASSES = {
-    "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
-    "gpfl", "knn-per", "pfedfda", "pfedsd",
-}  # fmt: skip
+NEED_CLASSES = refusing("loss")
 NEED_LINEAR = {"fedcp", "feddbe", "fedmrl", "floco", *ADAPTERS}
 
 

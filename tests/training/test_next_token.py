@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import ADAPTERS, each_method
+from support import ADAPTERS, each_method, refusing
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,10 +23,7 @@ from fedpfl.training.measure import find
 
 LENGTH, VOCABULARY = 12, 7
 # Those that need one class for a sample.
-NEED_CLASSES = {
-    "fedas", "fedem", "fedgh", "fedkd", "fednh", "fedpac", "fedphp", "fedproto", "fedreg", "fedrod", "fedtgp", "fml",
-    "gpfl", "knn-per", "pfedfda", "pfedsd",
-}  # fmt: skip
+NEED_CLASSES = refusing("loss")
 NEED_SAMPLES = {"fedcp", "feddbe", "fedmrl", "floco", "pfedgate"}
 
 

@@ -7,16 +7,13 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError, uncontrolled
-from .common import AsJson, load_app, print_json, stdout
+from .common import AsJson, load_app, print_drawn, print_json
 from .program import app
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @app.command("methods")
@@ -64,7 +61,7 @@ def methods_command(
     for method in chosen:
         line = uncontrolled(f"{method.name:<{width}}  {method.paper}")
         typer.echo(line if room is None or len(line) <= room else f"{line[: room - 1]}…")
-    typer.echo("fedpfl methods METHOD shows what travels, and the settings; --choose, what to try first.", err=True)
+    typer.echo("`fedpfl methods METHOD` shows one; with --choose: which one to try first.", err=True)
 
 
 def _print_advice(as_json: bool) -> None:
@@ -85,25 +82,14 @@ def _print_advice(as_json: bool) -> None:
 def datasets_command(as_json: AsJson = False) -> None:
     """List the data sets: samples, classes, input."""
     from ..data import table as datasets
+    from ..results.tables import Table
 
     if as_json:
         print_json([info._asdict() for info in datasets()])
         return
-    table = _names_whole("data set", "what", "samples", "classes", "input", "from")
-    for info in datasets():
-        table.add_row(info.name, info.description, info.size, info.classes, info.shape, info.source)
-    stdout().print(table)
-
-
-def _names_whole(first: str, *heads: str) -> Table:
-    """Return an empty table whose first column has names that are not broken in a narrow terminal."""
-    from rich.table import Table
-
-    table = Table(show_lines=True)
-    table.add_column(first, no_wrap=True)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    return table
+    rows = [[info.name, info.description, info.size, info.classes, info.shape, info.source] for info in datasets()]
+    columns = ["data set", "what", "samples", "classes", "input", "from"]
+    print_drawn(Table("", columns, rows, optional=["from", "input"]), "--json, or a wider terminal")
 
 
 @app.command("models")
@@ -111,16 +97,17 @@ def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are."""
     from ..models import names, sources
     from ..models.model_info import describe
+    from ..results.tables import Table
 
     infos = [describe(name) for name in names()]
     if as_json:
         print_json([info._asdict() for info in infos])
         return
-    table = _names_whole("model", "what", "takes", "parameters", "from")
+    columns, rows = ["model", "what", "takes", "parameters", "for", "from"], []
     for info in infos:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
-        table.add_row(info.name, info.what, info.takes, f"{size}\n{info.example}", info.source.partition("; ")[0])
-    stdout().print(table)
+        rows.append([info.name, info.what, info.takes, size, info.example, info.source.partition("; ")[0]])
+    print_drawn(Table("", columns, rows, optional=["from", "for"]), "--json, or a wider terminal")
     typer.echo("Besides:")
     typer.echo("\n".join(f"  {form}" for form in sources()))
 

@@ -252,6 +252,20 @@ def test_the_owner_of_a_node_may_refuse(tmp_path, monkeypatch, caplog):
     assert strategies.FedAvg().start(AppGrid(flowers_app([keep()])), initial(), num_rounds=1).arrays
 
 
+@pytest.mark.parametrize("loop", ["own loops", "fit"])
+def test_the_owner_of_a_node_bounds_how_often_it_answers(loop, tmp_path, monkeypatch, caplog):
+    """The three clients of this test are one device's."""
+    (tmp_path / "policy.toml").write_text(f'most-releases = 4\nstate-folders = ["{tmp_path}"]\n')
+    monkeypatch.setenv("FEDPFL_POLICY", str(tmp_path / "policy.toml"))
+    own = loop == "own loops"
+    data = lambda context: (loader(context.node_config["partition-id"]),) * 2  # noqa: E731
+    apps = [flowers_app([keep(tmp_path)]), strategies.client_app(model=Net, data=data, state_dir=tmp_path)]
+    strategy = strategies.FedPer(**({"head": "fc2"} if own else {"model": Net}), fraction_evaluate=0.0)
+    result = strategy.start(AppGrid(apps[not own]), initial() if own else ArrayRecord(), num_rounds=3)
+    assert list(result.train_metrics_clientapp) == [1, 2]
+    assert "it has answered 4 times, and most-releases is 4" in caplog.text
+
+
 def test_adapters_by_their_names():
     """FedSA-LoRA on arrays of a model that has its adapters: A is shared, B and the head stay."""
     names = ("q.lora_A.weight", "q.lora_B.weight", "classifier.weight", "classifier.bias")

@@ -21,6 +21,7 @@ from ..core.errors import ConfigError
 from ..core.extra_arrays import CLIENT, SERVER
 from ..core.frozen import frozen
 from ..core.layout import Layout
+from ..core.metric_bounds import EVERY_REPLY
 from ..core.metrics import CLASSES, IN_WORDS, LABELS, MASKS, NEXT_TOKEN, TARGETS
 from ..core.model_state import MethodState, ModelState, is_usual
 from ..core.name_lists import digest, sent, shown
@@ -297,6 +298,9 @@ class Engine:
         seconds, measured = time.perf_counter() - training.started, dict[str, float]()
         for option in self.parts:
             measured.update(option.end(training))
+        if reserved := {*extra.metrics} & (EVERY_REPLY | measured.keys()) or {*extra.config} & {"layout"}:
+            message = f"conclude returns {min(reserved)!r}, which is a name of fedpfl's own in replies"
+            raise ConfigError("method", method.name, message)
         state.save({**personal, **training.kept}, local.round, int(message.config["personal-round"]))
         # What the client keeps is as it was trained.
         for option in self.parts:

@@ -22,8 +22,8 @@ MAX_CLIENTS = 1_000_000
 FEW_CLASSES, CLASSES_OVER_MEDIAN = 1_000, 100
 # Enough for a thousand values of each of many parts, too few to fill a disk with the rounds' records.
 MAX_METRICS = 256
-# A test counts for at most so many times the median: how many samples it has is the node's own word.
-TESTS_OVER_MEDIAN = 100
+# What counts by a node's own word counts for at most so many times the median.
+WEIGHT_OVER_MEDIAN = 100
 # Sums of as many values as there can be clients stay far below the largest float.
 LARGEST = 1e30
 
@@ -77,6 +77,11 @@ REPLY: Mapping[str, Bounds] = {
     "-seconds": Bounds(float, 0, 10**9),
     "": Bounds(float, -LARGEST, LARGEST),
 }
+# What every reply to train may have of itself, so that no method's number has such a name; the last one is Flower's.
+EVERY_REPLY = frozenset({
+    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
+    "num-examples",
+})  # fmt: skip
 # What is too large or not finite where training diverges.
 LOSSES = ("-loss", "-loss-sum")
 _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)

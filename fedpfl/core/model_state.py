@@ -251,6 +251,30 @@ def is_usual(module: nn.Module) -> bool:
     return type(module).__module__.partition(".")[0] in ("torch", "fedpfl")
 
 
+def has_own_code(model: nn.Module) -> bool:
+    """Tell whether a model has layers of a user's."""
+    return not {type(module).__module__.partition(".")[0] for module in model.modules()} <= LIBRARIES
+
+
+def has_gradient_hooks(model: nn.Module) -> bool:
+    """Tell whether hooks see or change the gradients of a model's parameters or layers."""
+    layers = (module._backward_hooks or getattr(module, "_backward_pre_hooks", None) for module in model.modules())
+    return any(layers) or bool(hooked_parameters(model))
+
+
+def hooked_parameters(model: nn.Module) -> list[str]:
+    """Return the names of parameters whose gradients have hooks (``Tensor.register_hook``)."""
+    return [name for name, parameter in model.named_parameters() if parameter._backward_hooks]
+
+
+def require_possible_hooks(model: nn.Module, name: str) -> None:
+    """Raise ``ConfigError`` for hooks that would never be called."""
+    for path, parameter in model.named_parameters():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            allowed = "which is never called, as gradients are not accumulated: use register_hook"
+            raise ConfigError("model", name, f"its parameter {path} has a post_accumulate_grad_hook, {allowed}")
+
+
 def _is_own_switch(module: nn.Module) -> bool:
     """Tell whether a module has a `train` or `eval` that is not PyTorch's."""
     kind = type(module)

@@ -14,6 +14,11 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
 
 
+def largest_of(array: np.ndarray) -> float:
+    """Return the largest distance of a value from 0."""
+    return float(max(array.max(), -array.min())) if array.size else 0.0
+
+
 def clipped(received: np.ndarray, trained: np.ndarray, norm: float) -> np.ndarray:
     """Return trained − received as float64, scaled down to an L2 norm of at most ``norm`` (C)."""
     update: np.ndarray = trained.astype(np.float64) - received

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Decimal
 
 import numpy as np
 
@@ -142,10 +143,14 @@ def _alike(data: Dataset) -> list[str]:
     return lines
 
 
+# A number, however it is written; the exponent is none with which a name would grow.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
+
+
 def _spelt_usually(name: str) -> str:
-    """Return what names have in common that are one name, or one number (01, 1, 1.0), to a reader."""
+    """Return what names have in common that are one name, or one number (01, 1, 1.0, 1e0), to a reader."""
     usual = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-    return re.sub(r"^0+(?=\d)|\.0*$", "", usual) if usual.replace(".", "", 1).isdecimal() else usual
+    return repr(Decimal(usual).normalize()) if _NUMBER.fullmatch(usual) else usual
 
 
 def _leaked(data: Dataset, shares: list[Share]) -> list[str]:

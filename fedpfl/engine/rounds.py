@@ -23,7 +23,7 @@ from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, UNWRITTEN, Payload
 from ..core.server_view import Client
 from ..core.settings import Value
-from ..core.vectors import is_finite
+from ..core.vectors import is_finite, largest_of
 from ..results.board_names import shown_on_boards
 from ..results.round_record import Round
 from ..rules import Rule
@@ -41,6 +41,8 @@ MIN_FOR_TESTS = 0.25
 KEPT_PACKED = 16
 # Of a reason that a client gives.
 MAX_WHY = 200
+# So many times the largest value before is no step of training.
+FAR = 1000
 
 
 class Packing(NamedTuple):
@@ -94,6 +96,7 @@ class RoundLoop:
         self.sampling = sampling or ClientSampling(settings)
         self.round = Round(0)
         self._cause: BaseException | None = None
+        self._grown = ""  # where the arrays that clients train from are far from those before
         self._too_long: set[int] = set()  # clients whose update is longer than is accepted
 
     def state(self) -> dict[str, np.ndarray]:
@@ -204,14 +207,29 @@ class RoundLoop:
             # Of one client that goes further than others it is not the cause.
             only_length = self._too_long and self.round.failed.keys() == self._too_long
             hint = "; a smaller learning-rate may help" if only_length else ""
+            hint += "" if trained else self._grown
             why = reasons(self.round.failed, "client", shown=shown_on_boards) or "no other was asked (min-replies)"
             told = f"round {number}: {who} trained; {why}{hint}"
             raise RoundFailed(told) from self._cause
-        rule.finish_round()
+        self._finish()
         self.round.details.update(rule.numbers)
         self.round.arrays.update(rule.arrays)
         for listener in self.listeners:
             listener.combined(rule, self.round)
+
+    def _finish(self) -> None:
+        """Have the rule end the round; note where it, or the server's step, leaves clients far from where they were."""
+        rule, step, before = self.rule, self.rule.server_step, 0.0
+        watched = self._own is not None or step is not None
+        if watched:
+            before = largest_of(rule.shared)
+        rule.finish_round()
+        if not watched:
+            return
+        after = largest_of(rule.shared)
+        self._grown, what = "", f"the rule {type(rule).__name__}" if step is None else "the server's step"
+        if after > FAR * max(before, 1):
+            self._grown = f"; {what} made the largest shared value {after:.3g}, of {before:.3g} before"
 
     def _read(self, group: Sequence[Reply]) -> list[CheckedReply]:
         """Return the content of a group's replies; those that cannot count leave nothing behind in the sums."""

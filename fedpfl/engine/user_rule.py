@@ -13,8 +13,9 @@ import numpy as np
 
 from ..core import references, user_code
 from ..core.errors import ConfigError
+from ..core.metric_bounds import LARGEST
 from ..core.payload import Payload
-from ..core.vectors import is_finite
+from ..core.vectors import is_finite, largest_of
 from ..rules import Rule
 from ..rules.mean import Mean
 
@@ -81,8 +82,12 @@ class UserRule:
         """Refuse what no client could receive, where it is made."""
         size = self._rule.layout.size
         if isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype.kind == "f":
-            if what == _VECTORS["finish"] and not is_finite(vector):
-                raise ConfigError("method", where, f"{what} one with values that are not finite")
+            if what == _VECTORS["finish"]:
+                if not is_finite(vector):
+                    raise ConfigError("method", where, f"{what} one with values that are not finite")
+                if (largest := largest_of(vector)) > LARGEST:
+                    allowed = f"must stay below {LARGEST:g}, beyond which no model computes"
+                    raise ConfigError("method", where, f"{what} one with the value {largest:g}; {allowed}")
             return
         is_array = isinstance(vector, np.ndarray)
         has = f"{vector.dtype} of shape {vector.shape}" if is_array else references.article(vector)

@@ -12,7 +12,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..core import settings as s
 from ..core.errors import ConfigError, printable
-from ..core.metric_bounds import TESTS_OVER_MEDIAN
+from ..core.metric_bounds import WEIGHT_OVER_MEDIAN
 from ..core.metrics import unlikely
 from ..core.references import FORM
 from ..data.settings import DataSettings
@@ -20,6 +20,7 @@ from ..engine.listener import Listener
 from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
 from ..setup.options.privacy import PrivacySettings
+from ..setup.robust_rule import largest_weight
 from ..training.settings import TrainingSettings
 from .keep import INITIAL, MARK
 from .messages import EXTRAS, NOT_SENT
@@ -50,6 +51,10 @@ def require_arguments(values: Mapping[str, Any]) -> None:
         raise ConfigError("configrecord_key", values["configrecord_key"], "must not be arrayrecord_key as well")
 
 
+# Where the samples of a run's clients come from: nodes with data of their own have them.
+OF_NODES = frozenset({"data", "data-dir", "dataset", "division-file", "partitioner"})
+
+
 def require_settings(config: Config, has_model: bool, named: Collection[str]) -> None:
     """Refuse settings that would change nothing in Flower's loop; ``named`` are those that somebody has given."""
     values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
@@ -62,6 +67,8 @@ def require_settings(config: Config, has_model: bool, named: Collection[str]) ->
     for key in (*sorted(tagged("loop")), *of_options):
         if values[key] != usual[key]:
             message = "has no effect in Flower's loop: use run_federation"
+            if key in OF_NODES:
+                message = f"{message}, or hand samples over on the nodes: data= of fit or client_app"
             raise ConfigError(key, values[key], message)
     of_nodes = {*s.keys(TrainingSettings), *s.keys(DataSettings), *tagged("built")}
     for key in (key for key in named if key in of_nodes and not has_model):
@@ -123,11 +130,12 @@ def tell_unsent(values: Mapping[str, s.Value]) -> None:
             logger.log(WARNING, warning, key, reference)
 
 
-def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
+def mean_of_metrics(contents: Sequence[RecordDict], key: str, most_share: float = 1.0) -> MetricRecord:
     """Return the mean of each metric over the replies that have it, weighted by the metric ``key``.
 
     A metric PART-NAME is weighted by PART-``key`` in a reply that has it. Lists of several lengths have no mean. A
-    weight is a node's own word: none counts for more than ``TESTS_OVER_MEDIAN`` times the median.
+    weight is a node's own word: none counts for more than ``WEIGHT_OVER_MEDIAN`` times the median, nor for more than
+    ``most_share`` of all.
     """
     by_name: dict[str, list[tuple[np.ndarray, Any]]] = {}
     for content in contents:
@@ -150,7 +158,7 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     means = {}
     for name, of_replies in sorted(by_name.items()):
         values, shares = [value for value, _ in of_replies], [share for _, share in of_replies]
-        shares = bounded(shares)
+        shares = bounded(shares, most_share)
         if len({value.shape for value in values}) > 1:
             logger.log(WARNING, "fedpfl: %s has no mean: nodes sent lists of several lengths", name)
         elif sum(shares):
@@ -158,11 +166,16 @@ def mean_of_metrics(contents: Sequence[RecordDict], key: str) -> MetricRecord:
     return MetricRecord(means)
 
 
-def bounded(weights: Sequence[float]) -> list[float]:
-    """Return what replies of a test count: a node's own words, at most ``TESTS_OVER_MEDIAN`` times the median."""
-    counting = [weight for weight in weights if weight]
-    most = TESTS_OVER_MEDIAN * median_low(counting) if counting else 0.0
+def bounded(weights: Sequence[float], most_share: float = 1.0) -> list[float]:
+    """Return what replies count by nodes' own words, see :func:`mean_of_metrics`."""
+    most = min(most_by_median(weights), largest_weight(weights, most_share))
     return [min(weight, most) for weight in weights]
+
+
+def most_by_median(weights: Iterable[float]) -> float:
+    """Return the most that a reply counts by a node's own word, given the words of all."""
+    counting = [weight for weight in weights if weight]
+    return WEIGHT_OVER_MEDIAN * median_low(counting) if counting else 0.0
 
 
 def heaviest_of(weights: Mapping[int, float]) -> tuple[int, float] | None:

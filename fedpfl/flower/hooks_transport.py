@@ -23,6 +23,7 @@ from ..engine.transport import Fail, Members, Reply, Request
 from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
+from .flowers_loop import most_by_median
 from .grid_transport import GridMembers
 from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
 from .messages import EXTRAS, MAX_FRAMED_BYTES, SETTINGS, Names, from_named, others_of, pack_arrays, to_named
@@ -205,10 +206,8 @@ class HooksTransport(GridMembers):
             if client is not None:
                 by_client.setdefault(client.id, reply)
         if trained and self.split is not None:  # nobody has told before how much its reply counts
-            self.rule.bound_weights([
-                weight for reply in by_client.values()
-                if not reply.has_error() and (weight := self._weight_of(reply.content))
-            ])  # fmt: skip
+            weights = [self._weight_of(reply.content) for reply in by_client.values() if not reply.has_error()]
+            self.rule.bound_weights([weight for weight in weights if weight], most_by_median(weights))
         for number, (client, _) in sorted(self._sent.items()):
             if number not in by_client:
                 fail(client, self.missing)

@@ -313,7 +313,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._over = server_round if loop.close() else 0
         self._require_right_noise(loop)
         self._arrays = self._named(loop.rule)
-        metrics = self.train_metrics_aggr_fn(counted, self.weighted_by_key)
+        metrics = self._mean_of(self.train_metrics_aggr_fn, counted)
         if spent := loop.round.privacy:
             metrics[EPSILON] = spent["epsilon"]
             logger.log(INFO, "fedpfl: privacy spent: ε = %.2f at δ = %g", spent["epsilon"], spent["delta"])
@@ -344,7 +344,14 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         loop.collect_scores(way.read(replies, loop.fail, trained=False))
         self._tell("aggregate_evaluate")
         counted = [way.contents[client] for client in sorted(loop.round.evaluated)]
-        return self.evaluate_metrics_aggr_fn(counted, self.weighted_by_key) if counted else None
+        return self._mean_of(self.evaluate_metrics_aggr_fn, counted) if counted else None
+
+    def _mean_of(self, function: MetricsFunction, counted: Sequence[RecordDict]) -> MetricRecord:
+        """Return the numbers of replies that a function makes; fedpfl's own bounds what a reply counts."""
+        if function is mean_of_metrics:
+            share = self.config.of(RobustSettings).max_weight_share
+            return mean_of_metrics(counted, self.weighted_by_key, share)
+        return function(counted, self.weighted_by_key)
 
     def start(  # type: ignore[override]
         self,
@@ -713,7 +720,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         assert self._loop is not None and self._way is not None
         rule, key = self._loop.rule, self.weighted_by_key
         said = {client: metrics.get(key, 0) for client, metrics in counted.items()}
-        weights = dict(zip(said, bounded([*said.values()]), strict=True))
+        share = self.config.of(RobustSettings).max_weight_share
+        weights = dict(zip(said, bounded([*said.values()], share), strict=True))
         if hook == "aggregate_train":
             robust = self.config.of(RobustSettings).robust_aggregation
             if self.config.method.aggregation.options.get("weights") == "uniform" or robust not in ("none", "clip"):
@@ -722,11 +730,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         heaviest = heaviest_of(weights)
         if heaviest is None or (hook, heaviest[0]) in self._told_heavy:
             return
-        client, share = heaviest
+        client = heaviest[0]
         self._told_heavy.add((hook, client))
-        bounds = "max_client_samples=" + " or max_weight_share=" * (hook == "aggregate_train")
-        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; %s bounds what nodes say"
-        logger.log(WARNING, warning, self._way.shown(client), key, said[client], 100 * share, bounds)
+        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; max_weight_share= or max_client_samples= "
+        warning += "bounds what nodes say"
+        logger.log(WARNING, warning, self._way.shown(client), key, said[client], 100 * heaviest[1])
 
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:

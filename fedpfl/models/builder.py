@@ -40,6 +40,7 @@ def build(
         model = _registered(plain, input_shape, num_classes, vocabulary, width)
     else:
         model = _of_the_user(plain, input_shape, num_classes, vocabulary, width)
+    model.called = name
     model.input_shape, model.vocabulary, model.width = input_shape, vocabulary, width
     model.another = partial(build, name, input_shape, num_classes, vocabulary, download, tokens)
     return model

@@ -21,7 +21,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
 from fedpfl.core.errors import ConfigError, did_you_mean
-from fedpfl.core.model_state import ModelState, OutsideState, buffers_kept
+from fedpfl.core.model_state import (
+    ModelState,
+    OutsideState,
+    buffers_kept,
+    has_gradient_hooks,
+    has_own_code,
+    require_possible_hooks,
+)
 from fedpfl.core.name_lists import shown
 from fedpfl.core.references import article
 from fedpfl.core.user_code import global_state_kept
@@ -72,18 +79,25 @@ def with_head(
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
+    require_possible_hooks(module, name)
     state = ModelState(module)
     wanted = _output(module, x, name, num_classes, input_text)
     state.restore()
     outside = OutsideState(map(type, module.modules()))
     moved: list[Tensor] = []
-    with _Sigmoids() as sigmoids:
-        out = _output(module, x, name, num_classes, input_text, training=True, moved=moved)
+    # Code that is called where gradients are computed may count or collect, too.
+    hooked = has_gradient_hooks(module)
+    gradients: list[Tensor] | None = [] if hooked or has_own_code(module) else None
+    with _Watched() as watched:
+        out = _output(module, x, name, num_classes, input_text, training=True, moved=moved, gradients=gradients)
     unkept, in_common = tuple(state.changed()), tuple(outside.changed())
     state.restore()
     if not in_common:
-        again = _output(module, x, name, num_classes, input_text, training=True)
-        in_common = (UNSEEN,) * (not torch.allclose(out, again, rtol=1e-4, atol=1e-6, equal_nan=True))
+        later: list[Tensor] | None = None if gradients is None else []
+        again = _output(module, x, name, num_classes, input_text, training=True, gradients=later)
+        pairs = zip((out, *(gradients or ())), (again, *(later or ())))
+        alike = all(torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True) for one, other in pairs)
+        in_common = (UNSEEN,) * (not alike)
         state.restore()
     contiguous = _needs_contiguous(module, x, name, num_classes, input_text)
     state.restore()
@@ -103,7 +117,8 @@ def with_head(
     model.unkept, model.in_common = unkept, in_common
     arrays = (*model.named_parameters(), *model.named_buffers())
     model.moving = tuple(name for name, array in arrays if any(array is one for one in moved))
-    model.contiguous, model.ends_in_sigmoid = contiguous, sigmoids.made(out)
+    model.contiguous, model.ends_in_sigmoid = contiguous, watched.ends_in_sigmoid(out)
+    model.hooks_gradients = hooked or watched.hooks
     return model
 
 
@@ -155,21 +170,23 @@ def _in_usual_order(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ..
     return tuple(x.reshape(-1).view(x.shape) if isinstance(x, Tensor) else x for x in inputs)
 
 
-class _Sigmoids(TorchFunctionMode):
-    """Notes what sigmoids give while a model computes."""
+class _Watched(TorchFunctionMode):
+    """Notes what sigmoids give while a model computes, and whether it hooks gradients of what it computes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._results: list[Tensor] = []
+        self.hooks = False
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch and note a sigmoid's values."""
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "").strip("_") in ("sigmoid", "hardsigmoid") and isinstance(result, Tensor):
-            self._results.append(result)
+        """Call a function of PyTorch and note a sigmoid's values, or a hook."""
+        result, function = func(*args, **(kwargs or {})), getattr(func, "__name__", "").strip("_")
+        if function in ("sigmoid", "hardsigmoid") and isinstance(result, Tensor):
+            self._results.append(result.detach())
+        self.hooks |= function == "register_hook"
         return result
 
-    def made(self, out: Tensor) -> bool:
+    def ends_in_sigmoid(self, out: Tensor) -> bool:
         """Tell whether a model's output is that of a sigmoid."""
         values = out.flatten().sort().values
         alike = (result.flatten().sort().values for result in self._results if result.numel() == out.numel())
@@ -233,8 +250,11 @@ def _output(
     input_text: str,
     training: bool = False,
     moved: list[Tensor] | None = None,
+    gradients: list[Tensor] | None = None,
 ) -> Tensor:
     """Return a module's output for made-up samples; its arrays are as before afterwards, and ``moved`` has who changed.
+
+    ``gradients`` gets those of its parameters.
 
     ``ConfigError`` if it does not take them (``input_text`` describes them), or gives something else than a number for
     each class.
@@ -245,12 +265,16 @@ def _output(
     kept = buffers_kept([*module.named_modules()]) if training else nullcontext()
     try:
         with global_state_kept(), _without_breakpoints(), kept:
-            taken = x.clone()
-            out = module(taken)
+            taken, wrong = x.clone(), f"does not take inputs of {input_text}{when}"
+            with torch.set_grad_enabled(gradients is not None):
+                out = module(taken)
+                if gradients is not None and isinstance(out, Tensor) and out.requires_grad:
+                    wrong = "gives no gradients"
+                    gradients += _gradients(module, out)
+                    out = out.detach()
     except _UNFIT as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        message = f"does not take inputs of {input_text}{when}: {reason}"
-        raise ConfigError("model", name, message) from error
+        raise ConfigError("model", name, f"{wrong}: {reason}") from error
     finally:
         module.train(mode)
         for array, before in arrays:
@@ -272,6 +296,14 @@ def _output(
         numbers = shown(tuple(out.shape[1:]))
         raise ConfigError("model", name, f"gives {numbers} numbers for a sample{when}; the data need {num_classes}")
     return out
+
+
+def _gradients(module: nn.Module, out: Tensor) -> list[Tensor]:
+    """Return the gradients of a module's parameters, of those on which its output depends."""
+    weights = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    made = torch.autograd.grad((weights * out.float()).sum(), parameters, allow_unused=True)
+    return [gradient for gradient in made if gradient is not None]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpfl.core.errors import ConfigError
 
-from .registry import BaseHeadModel, NoHead
+from .registry import BaseHeadModel, NoHead, called
 
 # The name of a shortcut's convolution, which is not counted: ResNet-18 has 18 layers without them (He et al., 2016).
 PROJECTION = "downsample"
@@ -37,7 +37,7 @@ def cut(model: nn.Module, head_layers: int = 1, key: str = "head-layers") -> Par
     (Linear(in_features=64, out_features=10, bias=True), True)
     """
     if not isinstance(model, BaseHeadModel):
-        raise ConfigError("model", type(model).__name__, "has no head; the method needs one of base and head")
+        raise ConfigError("model", called(model), "has no head; the method needs one of base and head")
     if isinstance(model.head, NoHead):
         raise ConfigError("model", model.head.name, model.head.reason)
     if head_layers == 1:

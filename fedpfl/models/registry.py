@@ -27,6 +27,8 @@ class BaseHeadModel(nn.Module):
 
     Attributes
     ----------
+    called : str
+        The setting that names it; set by :func:`build`.
     input_shape : tuple of int
         Shape of one sample; set by :func:`build`.
     vocabulary : int
@@ -50,6 +52,8 @@ class BaseHeadModel(nn.Module):
         Names of arrays of a user's model that its own code changes as it trains.
     contiguous : bool
         Whether it takes images in the usual order of memory alone.
+    hooks_gradients : bool
+        Whether hooks see or change gradients, of its parameters or of what it computes.
     ends_in_sigmoid : bool
         Whether it gives probabilities of labels, each by itself, instead of logits.
     ends_in_log_softmax : bool
@@ -67,6 +71,7 @@ class BaseHeadModel(nn.Module):
     ['base.1.bias', 'base.1.weight', 'head.bias', 'head.weight']
     """
 
+    called: str = ""
     input_shape: Shape
     vocabulary: int = 0
     width: float = 1.0
@@ -78,6 +83,7 @@ class BaseHeadModel(nn.Module):
     in_common: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
     contiguous: bool = False
+    hooks_gradients: bool = False
     ends_in_sigmoid: bool = False
     ends_in_log_softmax: bool = False
 
@@ -90,6 +96,11 @@ class BaseHeadModel(nn.Module):
         """Map inputs (n, *input_shape) to logits (n, num_classes)."""
         logits: Tensor = self.head(self.base(x))
         return logits
+
+
+def called(model: nn.Module) -> str:
+    """Return what errors call a model: the setting that names it, or else its class."""
+    return getattr(model, "called", "") or type(model).__name__
 
 
 class NoHead(nn.Identity):

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..core import references, user_code
 from ..core.errors import ConfigError, did_you_mean
+from ..core.model_state import hooked_parameters
 from ..core.name_lists import shown
 from .builder import build
 from .external import made_up, with_head
@@ -29,6 +30,9 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
     if isinstance(model, str):
         module: Any = build(model, input_shape, num_classes, vocabulary)
     elif isinstance(model, nn.Module):
+        if hooked := hooked_parameters(model):
+            allowed = "which a copy of it has not: give the function or class that builds it"
+            raise ConfigError("model", name_of(model), f"has a hook on the gradient of {hooked[0]}, {allowed}")
         module = copy.deepcopy(model)
     else:
         offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}

@@ -7,13 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..core import metrics
+from ..core.metric_bounds import EVERY_REPLY
 from .round_record import Round
-
-# What any client can report after training; what else it reports is the method's own.
-EVERY_REPLY = frozenset({
-    "train-samples", "train-loss", "train-seconds", "trained-correct", "trained-samples", "trained-loss-sum",
-})  # fmt: skip
-
 
 # A client's mean loss counts as at most so many times the median of the clients' (at least 1).
 LOSSES_OVER_MEDIAN = 1000

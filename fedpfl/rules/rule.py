@@ -192,9 +192,9 @@ class Rule(ABC):
         self.bound_weights([client.train_samples for client in asked])
         self.begin()
 
-    def bound_weights(self, samples: Sequence[float]) -> None:
-        """Bound what one of the clients with so many samples counts in a round (``max-weight-share``)."""
-        self._largest_weight = self.averages.largest_weight(samples)
+    def bound_weights(self, samples: Sequence[float], most: float = math.inf) -> None:
+        """Bound what one of the clients with so many samples counts in a round (``max-weight-share``), at ``most``."""
+        self._largest_weight = min(most, self.averages.largest_weight(samples))
 
     def finish_round(self) -> None:
         """End a round: :meth:`finish`, then the server's own step if it has one."""

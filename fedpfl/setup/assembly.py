@@ -13,6 +13,7 @@ from ..core.extra_arrays import Extras
 from ..core.frozen import frozen
 from ..core.layout import RUNNING_STATISTICS, Layout
 from ..core.metrics import MASKS, NEXT_TOKEN, TARGETS
+from ..core.model_state import hooked_parameters
 from ..core.process import computing
 from ..core.rng import seed_global, torch_seed
 from ..core.server_view import Client, Federation, new_clients
@@ -111,6 +112,11 @@ def _assembled(
 
         cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
+    if (hooked := hooked_parameters(plain)) and type(config.method).build is not Method.build:
+        allowed = (
+            f"has a hook on the gradient of {hooked[0]}, which {config.run.method} would not call for its own parts"
+        )
+        raise ConfigError("model", config.run.model, f"{allowed}: use register_full_backward_hook of a layer")
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
     stopped = {name for name, array in model.named_parameters(remove_duplicate=False) if not array.requires_grad}
@@ -127,6 +133,7 @@ def _assembled(
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     model.unkept, model.in_common = plain.unkept, plain.in_common  # type: ignore[assignment]
+    model.hooks_gradients = plain.hooks_gradients  # type: ignore[assignment]
     model.ends_in_log_softmax = plain.ends_in_log_softmax  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last

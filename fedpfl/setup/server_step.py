@@ -11,8 +11,11 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from ..core.errors import ConfigError
 from ..core.layout import Layout
+from ..core.metric_bounds import LARGEST
 from ..core.sharing import is_parameter
+from ..core.vectors import largest_of
 from ..rules.rule import Rule, Step
 from .options.server_step import ServerStepSettings
 
@@ -47,7 +50,11 @@ class ServerStep(Step):
         way = mean.astype(np.float64) - start
         # From the mean, not from the start: a step that is the whole way ends at the mean to the bit.
         beyond = self.rate * self._direction(way) - way
-        stepped: np.ndarray = (mean + np.where(self._parameters, beyond, 0.0)).astype(np.float32)
+        with np.errstate(over="ignore"):
+            stepped: np.ndarray = (mean + np.where(self._parameters, beyond, 0.0)).astype(np.float32)
+        if not (largest := largest_of(stepped)) <= LARGEST:
+            allowed = f"leads to a shared value of {largest:g}, and no model computes beyond {LARGEST:g}; take less"
+            raise ConfigError("server-learning-rate", self.rate, allowed)
         return stepped
 
     def _direction(self, way: np.ndarray) -> np.ndarray:

@@ -231,6 +231,8 @@ class _Run:
         self, turns: Turns, phases: Sequence[Phase], members: Sequence[Member], settings: TrainingSettings, place: int,
         factor: float, normalize: str,
     ) -> None:  # fmt: skip
+        if getattr(turns.model, "hooks_gradients", False):  # gradients of one client would not come by
+            raise CannotStack("the model has hooks on gradients")
         self.names = _alike(phases, list(turns.arrays), turns.model)
         self.turns, self.phase = turns, phases[0]
         self.settings = settings = self.phase.adjusted(settings)

@@ -358,6 +358,57 @@ def test_a_hook_of_a_rule_that_fails_is_named_in_one_line(hook, function, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("more", "reserved"),
+    [
+        ({"metrics": {"train-loss": 0.0}}, "train-loss"),
+        ({"metrics": {"train-samples": 1}}, "train-samples"),
+        ({"metrics": {"num-examples": 1}}, "num-examples"),
+        ({"metrics": {"gradients": 1}}, "gradients"),
+        ({"config": {"layout": "all"}}, "layout"),
+    ],
+)
+def test_a_methods_numbers_have_names_of_their_own(more, reserved):
+    class Own(fedpfl.Method):
+        name = "own-numbers"
+
+        def conclude(self, local):
+            return fedpfl.Payload(**more)
+
+    words = f"conclude returns '{reserved}', which is a name of fedpfl's own in replies"
+    with pytest.raises(fedpfl.FedpflError, match=words):
+        fedpfl.run(method=Own, workers=0, diagnostics=True, **FEW)
+
+
+def grown(largest):
+    def finish(self):
+        fedpfl.Mean.finish(self)
+        self.shared = np.full_like(self.shared, largest)
+
+    return {"method": with_rule(finish=finish)}
+
+
+def by_server(rate):
+    return {"method": "fedavg", "server_optimizer": "adam", "server_learning_rate": rate}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (grown(1e38), r"'Pull.finish': leaves self.shared as one with the value 1e\+38; must stay below 1e\+30"),
+        (grown(1e29), r"the training diverged.*; the rule Pull made the largest shared value 1e\+29, of 0\.\d+ before"),
+        (
+            by_server(1e60),
+            r"server-learning-rate = 1e\+60: leads to a shared value of inf, and no model computes",
+        ),
+        (by_server(1e30), r"the training diverged.*; the server's step made the largest shared value"),
+    ],
+)
+def test_values_that_no_model_trains_from_are_their_makers_fault(settings, said):
+    with pytest.raises(fedpfl.FedpflError, match=said):
+        fedpfl.run(workers=0, **{**FEW, **settings, "num_server_rounds": 2})
+
+
 def test_what_a_rule_makes_of_a_reply_is_not_what_the_client_said():
     def add(self, client, shared, reply):
         fedpfl.Mean.add(self, client, shared, reply)

@@ -139,7 +139,7 @@ def test_a_head_that_is_no_linear_layer():
     first, second = (fedpfl.run(**{**FEW, "model": net}).model(client) for client in (0, 1))
     assert torch.equal(first.base[0].weight, second.base[0].weight)
     assert not torch.equal(first.head[0].weight, second.head[0].weight)
-    with pytest.raises(fedpfl.ConfigError, match="has a Sequential as its head; the method needs"):
+    with pytest.raises(fedpfl.ConfigError, match="model = 'net': has a Sequential as its head; the method needs"):
         fedpfl.run(**{**FEW, "model": net, "method": "fedproto"})
 
 

@@ -11,6 +11,7 @@ import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.model_state import MethodState
 from fedpfl.core.sharing import Sharing, is_parameter
+from fedpfl.models.user_model import made
 from fedpfl.training.settings import TrainingSettings
 
 RNG = np.random.default_rng(0)
@@ -239,6 +240,77 @@ def test_what_a_model_changes_outside_of_its_modules_is_told(model, name):
     _, remarks = numbers("fedavg", model, workers=0, num_server_rounds=1)
     told = [remark for remark in remarks if f"the model changes {name} as it trains, outside of its modules" in remark]
     assert len(told) == len(remarks) == bool(name)
+
+
+def thinned(count):
+    """Return a hook that makes gradients smaller each time, or always alike."""
+
+    def hook(gradient):
+        count[0] += count[1]
+        return gradient / (1 + 0.1 * count[0])
+
+    return hook
+
+
+class OfAGradient(Net):
+    grows, of_layer = 1, False
+
+    def more(self):
+        hook = thinned([1, self.grows])
+        if self.of_layer:
+            self.out.register_full_backward_hook(lambda layer, before, after: tuple(map(hook, before)))
+        else:
+            self.a.weight.register_hook(hook)
+
+
+class OfALayersGradient(OfAGradient):
+    of_layer = True
+
+
+class OfWhatItComputes(Net):
+    def more(self):
+        self.steps = 0
+
+    def thinned(self, gradient):
+        self.steps += 1
+        return gradient / (1 + 0.1 * self.steps)
+
+    def seen(self, z):
+        if z.requires_grad:
+            z.register_hook(self.thinned)
+        return z
+
+
+@pytest.mark.parametrize("model", [OfAGradient, OfALayersGradient, OfWhatItComputes])
+def test_hooks_of_gradients_act_for_clients_at_once_and_what_they_count_is_told(model):
+    alone, remarks = numbers("fedavg", model, workers=0)
+    at_once, _ = numbers("fedavg", model, workers=0, clients_at_once=4)
+    np.testing.assert_allclose(at_once, alone, rtol=1e-5)
+    usual, _ = numbers("fedavg", Net, workers=0)
+    assert abs(alone[0][1] - usual[0][1]) > 1e-3, "the hook did nothing"
+    name = "steps" if model is OfWhatItComputes else "a value that no module holds"
+    assert [name in remark for remark in remarks] == [True]
+    if model is OfWhatItComputes:
+        assert numbers("fedavg", model, workers=2) == (alone, remarks)
+    else:
+        still = type(f"Still{model.__name__}", (model,), {"grows": 0})
+        assert numbers("fedavg", still, workers=0)[1] == []
+
+
+def test_hooks_of_gradients_that_would_never_be_called_are_refused():
+    class Accumulated(Net):
+        def more(self):
+            self.a.weight.register_post_accumulate_grad_hook(print)
+
+    hooked = "has a hook on the gradient of"
+    for method, model, words in (
+        ("fedavg", Accumulated, "its parameter a.weight has a post_accumulate_grad_hook, which is never called"),
+        ("ditto", OfAGradient, f"{hooked} base.a.weight, which the copies that ditto makes lack: use a layer's"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            numbers(method, model, workers=0)
+    with pytest.raises(ConfigError, match=f"{hooked} a.weight, which a copy of it has not: give the function or class"):
+        made(OfAGradient((4,), 2), (4,), 2)
 
 
 def test_a_model_that_is_another_one_in_each_call_is_told_so_where_a_head_is_needed():

@@ -80,10 +80,12 @@ def test_clients_without_test_samples_are_told():
 
 
 def test_clients_that_are_one_number_are_told(tmp_path):
-    for name in ("007", "7", "8", "8.0", "80", "0.5", "5"):
+    for name in ("007", "7", "8", "8.0", "80", "0.5", "5", "1e3", "1000", "3e"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,label", *(f"{n},{n % 2}" for n in range(20))]))
-    data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path)), 7, 1)
-    assert "clients differ only in spelling: '007' and '7', '8' and '8.0'; write alike" in "\n".join(data.remarks)
+    data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path)), 10, 1)
+    assert "clients differ only in spelling: '007' and '7', '1000' and '1e3', '8' and '8.0'; write alike" in "\n".join(
+        data.remarks
+    )
 
 
 # -- classes of torch's data sets --------------------------------------------------------------------------------------

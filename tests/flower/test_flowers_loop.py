@@ -66,6 +66,10 @@ class Follows(fedpfl.Listener):
         ({"early_stop": 1, "validation_fraction": 0.2}, "early-stop = 1: has no effect"),
         ({"test_at": "start"}, "test-at = 'start': has no effect"),
         ({"run_name": "mine"}, "run-name = 'mine': has no effect"),
+        *(
+            ({key: "x"}, "use run_federation, or hand samples over on the nodes: data= of fit or client_app")
+            for key in ("data", "data_dir", "division_file")
+        ),
         ({"initial_weights": "w.safetensors"}, "initial-weights = 'w.safetensors': needs model="),
         ({"evaluate_trained": True}, "evaluate-trained = True: needs model="),
         ({"keep_momentum": True, "momentum": 0.9}, "keep-momentum = True: needs model="),
@@ -237,6 +241,7 @@ def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     assert len(caplog.text) < 500 and "\x1b" not in caplog.text and "left out, and 1001 more" in caplog.text
     claimed = [of(n=1, accuracy=0.0), of(n=1, accuracy=0.0), of(n=1e6, accuracy=1.0)]
     assert mean_of_metrics(claimed, "n")["accuracy"] == 100 / 102
+    assert mean_of_metrics(claimed, "n", 0.4)["accuracy"] == pytest.approx(0.4)
     assert not mean_of_metrics([of(n=0, loss=1.0)], "n") and not mean_of_metrics([of(loss=1.0)], "n")
 
 
@@ -456,9 +461,9 @@ def test_what_a_node_says_of_its_samples_is_bounded_by_its_answer_before_round_1
         says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
     )
     assert caplog.text.count(says) == 2  # trained and tested
-    if model is None:
-        assert "100 % of the mean; max_client_samples= or max_weight_share= bounds what nodes say" in caplog.text
-        assert "98 % of the mean; max_client_samples= bounds what nodes say" in caplog.text
+    # Of 40, 40 and a hundred times that.
+    told = "98 % of the mean; max_weight_share= or max_client_samples= bounds what nodes say"
+    assert caplog.text.count(told) == 2 * (model is None)
 
 
 def test_no_reply_counts_for_more_than_the_share_that_a_strategy_allows(caplog):
@@ -473,8 +478,11 @@ def test_no_reply_counts_for_more_than_the_share_that_a_strategy_allows(caplog):
 
     def mean(**settings):
         grid = AppGrid(plain_app(), broken=boasting)
-        strategy = strategies.FedAvg(fraction_evaluate=0.0, **settings)
-        return float(strategy.start(grid, initial(), num_rounds=1).arrays["fc1.weight"].numpy()[0, 0])
+        result = strategies.FedAvg(**settings).start(grid, initial(), num_rounds=1)
+        value = float(result.arrays["fc1.weight"].numpy()[0, 0])
+        for metrics in (result.train_metrics_clientapp[1], result.evaluate_metrics_clientapp[1]):
+            assert metrics["loss"] == pytest.approx(value)
+        return value
 
     with caplog.at_level(logging.WARNING, "flwr"):
         assert mean(max_weight_share=0.5) == pytest.approx((0 * 40 + 1 * 80 + 2 * 120) / 240)

@@ -18,6 +18,7 @@ from ...core.samples import Samples
 from ...core.server_view import Client, Federation
 from ...layers.replace import computes_weight
 from ...models.parts import cut
+from ...models.registry import called
 from ...rules import Rule
 from ...training.loop import predict
 from ..base import LocalRound, Method
@@ -38,10 +39,10 @@ def class_by_width(model: nn.Module) -> tuple[int, ...]:
     head = cut(model).head
     if not isinstance(head, nn.Linear):
         message = f"has {article(head)} as its head; the method needs an nn.Linear"
-        raise ConfigError("model", type(model).__name__, message)
+        raise ConfigError("model", called(model), message)
     if getattr(model, "gives_for", "") == "token":
         message = "gives numbers for each token; the method needs features of a whole sample"
-        raise ConfigError("model", type(model).__name__, message)
+        raise ConfigError("model", called(model), message)
     return tuple(head.weight.shape)
 
 
@@ -58,7 +59,7 @@ def require_settable_head(model: nn.Module) -> None:
     head = cut(model).head
     if has_frozen(head) or computes_weight(head):
         message = "has a head that is frozen or computes its weight; the method sets that weight"
-        raise ConfigError("model", type(model).__name__, message)
+        raise ConfigError("model", called(model), message)
 
 
 def classes(model: nn.Module) -> tuple[int, ...]:

@@ -299,8 +299,8 @@ class Engine:
         for option in self.parts:
             measured.update(option.end(training))
         if reserved := {*extra.metrics} & (EVERY_REPLY | measured.keys()) or {*extra.config} & {"layout"}:
-            message = f"conclude returns {min(reserved)!r}, which is a name of fedpfl's own in replies"
-            raise ConfigError("method", method.name, message)
+            allowed = f"conclude returns {min(reserved)!r}, which is a name of fedpfl's own in replies"
+            raise ConfigError("method", method.name, allowed)
         state.save({**personal, **training.kept}, local.round, int(message.config["personal-round"]))
         # What the client keeps is as it was trained.
         for option in self.parts:

@@ -25,6 +25,7 @@ from ..core import user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
+from ..core.references import FORM
 from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
 from ..data.federation import FederatedData
@@ -35,6 +36,7 @@ from ..setup.all_settings import check_keys, code_in, functions, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
+from .flowers_loop import OF_NODES
 from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
@@ -231,7 +233,10 @@ class _Client:
             self._settings["method"] = text
         check_keys(self._settings)
         self._method = "" if text is None else Config.parse({"method": text}).method.name
-        built = model if isinstance(model, str) and not head else self._built
+        for key in sorted(self._settings.keys() & {*OF_NODES, "num-clients"}):
+            instead = "node-config has num-partitions" if key == "num-clients" else "data= hands samples over"
+            raise ConfigError(key, self._settings[key], f"has no effect here: {instead}")
+        built = model if isinstance(model, str) and not head else own_models.under_its_name(model, self._built)
         self._text = built if isinstance(built, str) else objects.enter_context(as_setting("model", built))
         self._engines: OrderedDict[tuple[Any, ...], _Engine] = OrderedDict()
 
@@ -360,7 +365,11 @@ class _Client:
         check_keys(values)
         if (owner := guard()) is not None:
             owner.check(values, "", sent.keys())
-        return Config.parse(values)
+        config = Config.parse(values)
+        for reason, keys in config.idle(dataset=FORM, partitioner="natural"):
+            if named := [key for key in keys if key in self._settings]:
+                raise ConfigError(named[0], values[named[0]], f"has no effect here with {reason}")
+        return config
 
 
 def _tuned(config: Config) -> list[str]:

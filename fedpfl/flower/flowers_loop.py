@@ -27,6 +27,8 @@ from .messages import EXTRAS, NOT_SENT
 
 logger = getLogger("flwr")
 
+# Where the samples of a run's clients come from: nodes have data of their own.
+OF_NODES = frozenset({"data", "data-dir", "dataset", "division-file", "partitioner"})
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
 # A reply whose share of a mean is larger is told, if it also says so many times the median of all.
@@ -49,10 +51,6 @@ def require_arguments(values: Mapping[str, Any]) -> None:
             raise ConfigError(name, value, "is a record of fedpfl's own")
     if values["configrecord_key"] == values["arrayrecord_key"]:
         raise ConfigError("configrecord_key", values["configrecord_key"], "must not be arrayrecord_key as well")
-
-
-# Where the samples of a run's clients come from: nodes with data of their own have them.
-OF_NODES = frozenset({"data", "data-dir", "dataset", "division-file", "partitioner"})
 
 
 def require_settings(config: Config, has_model: bool, named: Collection[str]) -> None:

@@ -232,7 +232,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self.fraction_train:
             values["fraction-train"] = self.fraction_train
         if self.model is not None:
-            made = self._built if self.head else self.model  # a class of the user's is the same one in a resumed run
+            built = own_models.under_its_name(self.model, self._built)
+            made = built if self.head else self.model  # a class of the user's is the same one in a resumed run
             values["model"] = made if isinstance(made, str) else self._as_setting("model", made)
         texts = {field.name for field in fields(self.method.Settings) if isinstance(field.default, str)}
         for key, value in settings.items():
@@ -346,7 +347,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         counted = [way.contents[client] for client in sorted(loop.round.evaluated)]
         return self._mean_of(self.evaluate_metrics_aggr_fn, counted) if counted else None
 
-    def _mean_of(self, function: MetricsFunction, counted: Sequence[RecordDict]) -> MetricRecord:
+    def _mean_of(self, function: MetricsFunction, counted: list[RecordDict]) -> MetricRecord:
         """Return the numbers of replies that a function makes; fedpfl's own bounds what a reply counts."""
         if function is mean_of_metrics:
             share = self.config.of(RobustSettings).max_weight_share
@@ -528,7 +529,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             from ..engine.beginning import remarks_of
 
             self._require_right_wrapper(arrays, None)
-            run = replace(self.config.run, model=self._as_setting("model", self._built))
+            assert self.model is not None
+            built = own_models.under_its_name(self.model, self._built)
+            run = replace(self.config.run, model=self._as_setting("model", built))
             self.config = replace(self.config, run=run)
             way = HooksTransport(grid, text, form, None, self._life, least)
             agreed = agree(self.config, way.find_clients(self.config, self.state_key))

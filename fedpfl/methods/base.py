@@ -294,7 +294,8 @@ class Method:
         Payload
             Its metrics are sent (and recorded, as means over the clients), and so are its arrays, by the names and in
             the shapes that :attr:`extras` declares. With differential privacy only those metrics leave the client that
-            the rule names in ``reads``, and nothing of its ``config``.
+            the rule names in ``reads``, and nothing of its ``config``. Names that replies have anyway, such as
+            ``train-loss``, are refused.
         """
         return Payload()
 

@@ -62,6 +62,16 @@ def name_of(model: OwnModel) -> str:
     return model if isinstance(model, str) else str(getattr(model, "__name__", type(model).__name__))
 
 
+def under_its_name(model: OwnModel, build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return a function that builds a model, with the name by which errors call the model."""
+
+    def built(input_shape: Shape, num_classes: int, vocabulary: int) -> nn.Module:
+        return build(input_shape, num_classes, vocabulary)
+
+    built.__name__ = name_of(model)
+    return built
+
+
 def needs_classes(model: OwnModel) -> bool:
     """Tell whether a model can only be built for a known number of classes."""
     if isinstance(model, nn.Module):

@@ -113,10 +113,8 @@ def _assembled(
         cut(plain)  # which refuses a model without a head
     names, layers = plain.state_dict().keys(), _layers_of_tied(plain)
     if (hooked := hooked_parameters(plain)) and type(config.method).build is not Method.build:
-        allowed = (
-            f"has a hook on the gradient of {hooked[0]}, which {config.run.method} would not call for its own parts"
-        )
-        raise ConfigError("model", config.run.model, f"{allowed}: use register_full_backward_hook of a layer")
+        allowed = f"has a hook on the gradient of {hooked[0]}, which the copies that {config.run.method} makes lack"
+        raise ConfigError("model", config.run.model, f"{allowed}: use a layer's register_full_backward_hook")
     model = config.method.build(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
     stopped = {name for name, array in model.named_parameters(remove_duplicate=False) if not array.requires_grad}

@@ -52,7 +52,7 @@ class ServerStep(Step):
         beyond = self.rate * self._direction(way) - way
         with np.errstate(over="ignore"):
             stepped: np.ndarray = (mean + np.where(self._parameters, beyond, 0.0)).astype(np.float32)
-        if not (largest := largest_of(stepped)) <= LARGEST:
+        if not (largest := largest_of(stepped)) <= max(LARGEST, largest_of(mean)):
             allowed = f"leads to a shared value of {largest:g}, and no model computes beyond {LARGEST:g}; take less"
             raise ConfigError("server-learning-rate", self.rate, allowed)
         return stepped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -195,6 +197,44 @@ def test_no_state_goes_from_client_to_client(model):
     np.testing.assert_allclose(at_once, by_workers[0][0], rtol=1e-4)
 
 
+class OfWhatItComputes(Net):
+    def more(self):
+        self.steps = 0
+
+    def thinned(self, gradient):
+        self.steps += 1
+        return gradient / (1 + 0.1 * self.steps)
+
+    def seen(self, z):
+        if z.requires_grad:
+            z.register_hook(self.thinned)
+        return z
+
+
+class EveryKind(Net):
+    """Has all that the models above have, and each of it counts in what it computes."""
+
+    kinds = (Cumulative, InPlace, Reassigned, Temporary, Counted, Attribute, Listed, Drawing, TorchDrawing, WithObject,
+             WithSwitched, OfWhatItComputes)  # fmt: skip
+
+    def more(self):
+        self.parts = nn.ModuleList(kind((4,), 2) for kind in self.kinds)
+        for part in self.parts:
+            del part.a, part.out
+
+    def seen(self, z):
+        for part in self.parts:
+            z = part.seen(z)
+        return z
+
+
+def test_every_kind_of_state_has_the_same_bits_with_any_number_of_workers():
+    alone, *others = (numbers("fedbn", EveryKind, workers=workers) for workers in (0, 1, 2, 4))
+    assert others == [alone] * 3
+    names = ("mean", "steps", "batches", "rng", "generator", "memory", "switched.calls")
+    assert all(re.search(rf"parts\.\d+\.{re.escape(name)}\b", "".join(alone[1])) for name in names), alone[1]
+
+
 class OfTheClass(Net):
     steps = 0
 
@@ -265,20 +305,6 @@ class OfAGradient(Net):
 
 class OfALayersGradient(OfAGradient):
     of_layer = True
-
-
-class OfWhatItComputes(Net):
-    def more(self):
-        self.steps = 0
-
-    def thinned(self, gradient):
-        self.steps += 1
-        return gradient / (1 + 0.1 * self.steps)
-
-    def seen(self, z):
-        if z.requires_grad:
-            z.register_hook(self.thinned)
-        return z
 
 
 @pytest.mark.parametrize("model", [OfAGradient, OfALayersGradient, OfWhatItComputes])

@@ -10,6 +10,7 @@ import pytest
 from flower_apps import CLIENTS, AppGrid, Net, initial, loader
 from flwr.app import ArrayRecord, RecordDict
 from support import ADAPTERS, QUICK_OF_METHOD, each_method, needed
+from torch import nn
 
 import fedpfl
 from fedpfl import strategies
@@ -164,6 +165,15 @@ def test_a_method_of_ones_own():
     assert "fc1.weight" not in result.arrays
 
 
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.out(x)
+
+
 @pytest.mark.parametrize(
     ("app", "said"),
     [
@@ -171,6 +181,11 @@ def test_a_method_of_ones_own():
         (lambda: strategies.client_app(model=Net, data=lambda c: 1 / 0), "raises ZeroDivisionError"),
         (lambda: strategies.client_app(model=lambda: 3, data=mine), "makes an int; it must make a torch.nn.Module"),
         (lambda: strategies.client_app(model=Net, data=mine, head="fc7"), "has no nn.Linear called 'fc7'"),
+        (lambda: strategies.client_app(model=Small, data=mine), "model = 'Small': gives 2 numbers for a sample; the"),
+        (
+            lambda: strategies.client_app(model=Net, data=mine, train_samples=5),
+            "train-samples = 5: has no effect here with partitioner = natural",
+        ),
     ],
 )
 def test_what_is_wrong_on_the_clients_ends_the_run_in_one_line(app, said):
@@ -178,6 +193,13 @@ def test_what_is_wrong_on_the_clients_ends_the_run_in_one_line(app, said):
         strategies.FedPer(model=Net, node_timeout=1.0).start(AppGrid(app()), initial(), num_rounds=1)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["data_dir", "dataset", "division_file", "num_clients", "partitioner"])
+def test_settings_of_data_are_refused_where_a_function_hands_them_over(key):
+    value = 2 if key == "num_clients" else "iid"
+    with pytest.raises(fedpfl.ConfigError, match=f"{key.replace('_', '-')} = '?{value}'?: has no effect here: "):
+        strategies.client_app(model=Net, data=mine, **{key: value})
 
 
 @pytest.mark.parametrize(

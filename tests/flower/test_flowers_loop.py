@@ -286,17 +286,21 @@ def test_both_loops_tell_the_mean_over_samples(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 1.0])
-def test_both_loops_ask_the_same_clients_and_make_the_same_bits_for_any_fraction(share, tmp_path):
-    results = []
+def test_both_loops_ask_the_same_clients_and_make_the_same_means_and_bits_for_any_fraction(share, tmp_path):
+    results, told = [], []
     for loop in ("start", "run_federation"):
         grid = AppGrid(strategies.client_app(model=Net, data=data_of, state_dir=str(tmp_path / loop)), num_nodes=7)
         settings = {"model": Net, "fraction_train": share, "local_epochs": 1}
         settings |= {} if loop == "start" else {"output_dir": str(tmp_path)}
         first = [ArrayRecord()] if loop == "start" else []
-        arrays = getattr(strategies.FedPer(**settings), loop)(grid, *first, num_rounds=2).arrays
+        result = getattr(strategies.FedPer(**settings), loop)(grid, *first, num_rounds=2)
         asked = [client for kind, client, _ in grid.sent if kind == "train"]
-        results.append((sorted(asked), {name: array.numpy().tobytes() for name, array in arrays.items()}))
-    assert results[0] == results[1]
+        arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+        of_training, of_tests = result.train_metrics_clientapp[2], result.evaluate_metrics_clientapp[2]
+        means = [of_training["train-loss"], of_tests["personalised-accuracy"], of_tests["personalised-loss"]]
+        results.append((sorted(asked), arrays))
+        told.append(means)
+    assert results[0] == results[1] and told[0] == pytest.approx(told[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("weights", [[0, 0, 0], [0, 10, 10]])
@@ -470,10 +474,10 @@ def test_no_reply_counts_for_more_than_the_share_that_a_strategy_allows(caplog):
     """Nobody has said before round 1 how many samples there are: the replies of a round say it."""
 
     def boasting(kind, client, message):
+        counts = {"loss": client, "num-examples": [40, 80, 4000][client]}
         if kind != "train":
-            return None
+            return Message(RecordDict({"metrics": MetricRecord(counts)}), reply_to=message)
         arrays = {name: Array(np.full_like(array.numpy(), client)) for name, array in message.content["arrays"].items()}
-        counts = {"train_loss": 1.0, "num-examples": [40, 80, 4000][client]}
         return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord(counts)}), reply_to=message)
 
     def mean(**settings):

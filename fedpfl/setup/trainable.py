@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.errors import ConfigError
 from ..core.frozen import HASH, NAMES, frozen, frozen_hash
 from ..models.parts import cut
-from ..models.registry import BaseHeadModel
+from ..models.registry import BaseHeadModel, called
 from .options.trainable import ADAPTERS, ALL, HEAD, LORA, TrainableSettings
 
 
@@ -105,7 +105,7 @@ def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
         moving = {path + name for name in still} & {*getattr(model, "moving", ())}
         if moving and not isinstance(module, _BatchNorm):  # whose statistics rest once they are frozen
             allowed = f"changes {min(moving)} as it trains, which is frozen: make it a buffer, or let its layer train"
-            raise ConfigError("model", type(module).__name__, allowed)
+            raise ConfigError("model", called(model), allowed)
         for name in still:
             array = getattr(module, name).detach()
             delattr(module, name)

@@ -478,7 +478,8 @@ class OfOwnScale(InPlace):
 @pytest.mark.parametrize(("model", "settings"), [(Codes, {}), (OfOwnScale, {"trainable": "head"})])
 def test_what_is_frozen_and_changes_as_the_model_trains_is_refused_as_nobody_would_keep_it(model, settings):
     with pytest.raises(
-        ConfigError, match=r"changes base\.mean as it trains, which is frozen: make it a buffer, or let"
+        ConfigError,
+        match=rf"{model.__name__}': changes base\.mean as it trains, which is frozen: make it a buffer, or let",
     ):
         numbers("fedavg", model, workers=0, **settings)
 

@@ -340,6 +340,7 @@ def test_a_list_of_two_is_two_clients(kind):
         ((X, X[:2], Y, Y[:2]), "four arrays must be in the order x_train, y_train, .* scikit-learn's train_test"),
         ([(X, Y, X, Y), (X, X[:2], Y, Y[:2])], "client 1: four arrays must be in the order"),
         ({1: TENSORS, "1": TENSORS}, "two of the clients 1, '1' have one name"),
+        ({b"ann": TENSORS, "ann": TENSORS}, "two of the clients b'ann', 'ann' have one name"),
         ([TENSORS, (TENSORS, TENSORS)], "client 0 has no test set, and others have one"),
         ([(X, Y), (X, Y + 0.5)], "client 1: y has labels or targets of float32 .* come before"),
     ],

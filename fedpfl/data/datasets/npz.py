@@ -375,10 +375,11 @@ def owners_in(path: Path) -> tuple[np.ndarray, np.ndarray | None] | None:
 def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
     """Return the names that :func:`owners_of` numbers; none where the file says nobody's."""
     columns = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]
-    return tuple(_text(name) for name in np.unique(np.concatenate(columns)).tolist()) if columns else ()
+    return tuple(as_text(name) for name in np.unique(np.concatenate(columns)).tolist()) if columns else ()
 
 
-def _text(name: object) -> str:
+def as_text(name: object) -> str:
+    """Return the name of a client, of any type."""
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 

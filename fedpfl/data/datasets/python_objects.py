@@ -33,7 +33,7 @@ from .columns import (  # fmt: skip
 )
 from .folder import RGB, coloured
 from .huggingface import joined_tables, tables_to_dataset
-from .npz import labels_beside, labels_of, samples_of, vocabulary_of
+from .npz import as_text, labels_beside, labels_of, samples_of, vocabulary_of
 from .reading_helpers import PARTS, of_parts, part_of
 from .series import windows_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
@@ -137,7 +137,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
                 data = replace(data, remarks=(*data.remarks, f"{key} is used as the test set"))
         return data
     if isinstance(source, Mapping):
-        if len({str(key) for key in source}) < len(source):
+        if len({as_text(key) for key in source}) < len(source):
             raise DataError(f"{name}: two of the clients {', '.join(map(repr, source))} have one name")
         return _joined(name, _clients(name, source), settings)
     if isinstance(source, (list, tuple)):
@@ -257,7 +257,7 @@ def _clients(name: str, parts_by_client: Mapping[Any, Any]) -> list[_Client]:
             raise DataError(
                 f"{where} is {references.article(client)}; it must be ({', '.join(FOUR)}), or (x, y) to be cut"
             )
-        clients.append(_Client(str(client_name), where, *parts))
+        clients.append(_Client(as_text(client_name), where, *parts))
     for part, word in (("test", "test"), ("val", "validation")):
         lacking = [client for client in clients if getattr(client, part) is None]
         if lacking and len(lacking) < len(clients):

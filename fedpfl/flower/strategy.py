@@ -790,6 +790,7 @@ class _ResultRecorder(Listener):
 
     def __init__(self, evaluate_fn: EvaluateFunction | None, names: Callable[[RunFolder], Names]) -> None:
         self.result, self._evaluate_fn, self._names = Result(), evaluate_fn, names
+        self._had_rounds = False
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
         """Find the names of the arrays."""
@@ -797,7 +798,7 @@ class _ResultRecorder(Listener):
 
     def run_ended(self, reason: str) -> None:
         """Take the arrays of a run that was resumed and had no round left."""
-        if reason or self.result.arrays:
+        if reason or self._had_rounds:
             return
         stored = self._folder.path / GLOBAL
         if stored.is_file():
@@ -808,6 +809,7 @@ class _ResultRecorder(Listener):
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Keep a round's metrics, and the arrays that it has made."""
+        self._had_rounds = True
         arrays = rule.layout.unflatten(rule.common)
         self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
         # The mean over samples, as in Flower's loop.

@@ -434,12 +434,19 @@ def test_a_run_with_a_module_of_ones_own_is_resumed(tmp_path):
     assert all(np.array_equal(again.arrays[name].numpy(), array.numpy()) for name, array in ended.arrays.items())
 
 
+def test_a_method_that_shares_no_array_of_the_model_has_had_its_rounds(tmp_path, caplog):
+    app = strategies.client_app(model=Net, data=data_of)
+    result = strategies.FedProto(model=Net, output_dir=str(tmp_path)).run_federation(AppGrid(app), num_rounds=1)
+    assert not result.arrays and list(result.evaluate_metrics_clientapp) == [1]
+    assert "no round was left" not in caplog.text
+
+
 @pytest.mark.parametrize("loop", ["start", "run_federation"])
 def test_a_setting_of_both_sides_is_refused_unless_they_agree(loop, tmp_path):
     for rate, words in ((0.5, "learning-rate = 0.5: the strategy sets 0.1: give it there alone"), (0.1, "")):
         app = strategies.client_app(model=Net, data=data_of, learning_rate=rate)
         more, first = ({}, [ArrayRecord()]) if loop == "start" else ({"output_dir": str(tmp_path)}, [])
-        strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=0.1, **more)
+        strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=0.5, **more)
         if words:
             with pytest.raises(fedpfl.FedpflError, match=words):
                 getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1)

@@ -44,9 +44,12 @@ class _Command(typer.core.TyperCommand):
 def _in_words(kind: Any, name: str, help: str) -> tuple[str, str]:
     if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return name, help
-    limits = f"at least {kind.min:,}" if kind.max is None else f"{kind.min:,} to {kind.max:,}"
     name = name.replace("INTEGER RANGE", "NUMBER").replace("FLOAT RANGE", "NUMBER")
-    return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", limits, help)
+    return name, re.sub(r"[-\w.]*<?=?x[<>]=[-\w.]+(?=]$)", _limits(kind), help)
+
+
+def _limits(kind: click.IntRange | click.FloatRange) -> str:
+    return f"at least {kind.min:,}" if kind.max is None else f"{kind.min:,} to {kind.max:,}"
 
 
 # Groups of commands in the help; commands without a group come last.
@@ -119,7 +122,7 @@ class OneLineErrors(typer.core.TyperGroup):
                 click.echo(error.format_message())
                 code = 0
             else:
-                code = _complain(error.format_message() + _setting(error), error.exit_code)
+                code = _complain(_usage(error), error.exit_code)
         except click.Abort:
             code = 130
         except FedpflError as error:
@@ -133,6 +136,19 @@ class OneLineErrors(typer.core.TyperGroup):
             user = next((one for one in homes if os.path.expanduser(one) == one), "~NAME")  # noqa: PTH111
             code = _complain(f"{user}: this machine has no such user", 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: click.ClickException) -> str:
+    """Return the line on wrong usage; of a number as of a setting: what it is for, the value, what is allowed."""
+    kind = getattr(getattr(error, "param", None), "type", None)
+    wrong = re.match(r"(?:'(.*)'|(\S+)) is not (?:a valid|in the range)", getattr(error, "message", ""))
+    if wrong and isinstance(error, click.BadParameter) and error.param:
+        number = {click.types.IntParamType: "a whole number", click.types.FloatParamType: "a number"}
+        words = [of for base, of in number.items() if isinstance(kind, base)]
+        if words:
+            limits = f", {_limits(kind)}" if isinstance(kind, (click.IntRange, click.FloatRange)) else ""
+            return f"{error.param.opts[0].lstrip('-')} = {wrong[1] or wrong[2]}: must be {words[0]}{limits}"
+    return error.format_message() + _setting(error)
 
 
 def _setting(error: click.ClickException) -> str:

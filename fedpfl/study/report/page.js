@@ -259,7 +259,7 @@ async function tick() {
   try {
     say(await look());
   } catch (error) {
-    say(error instanceof TypeError ? "The page's server has ended; this is the last that it told." : error.message, true);
+    say(error instanceof TypeError ? "The run is over or the page's server has ended: this page is no longer updated." : error.message, true);
   } finally {
     busy = false;
   }

@@ -91,7 +91,7 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path, monkeypat
         shows(browser, "#status", "one is finished. other is finished.")
         shows(browser, "#contents", "Fairness")
         assert browser.troubles() == []
-    shows(browser, "#status", "The page's server has ended")
+    shows(browser, "#status", "this page is no longer updated")
 
 
 def test_runs_are_filtered_and_tables_sorted(browser, tmp_path):

@@ -223,5 +223,5 @@ def test_the_setting_takes_names_of_sources():
         assert Config.parse({"model": name}).run.model == name
     for name in ("torchvision:", "resnet7"):
         text = refusal(Config.parse, {"model": name})
-        assert "must be one of char-lstm" in text
+        assert "must be one of auto, char-lstm" in text
         assert "torchvision:NAME" in text

@@ -81,7 +81,7 @@ SETTINGS = {
     "early-stop=3": "early-stop = 3: needs validation-fraction and evaluate-every above 0",
     "feddecomp-lora-epochs=99 method='feddecomp'": "feddecomp-lora-epochs = 99: must be below local-epochs",
     "class-weights='balanced' loss='mse'": "class-weights = 'balanced': must be none for loss = mse",
-    "min-replies=50": "min-replies = 50: at most 2, the number of clients asked in a round",
+    "min-replies=50": "min-replies = 50: must be at most 2: so many clients are asked in a round",
     "classes-per-client=20 partitioner='pathological'": "classes-per-client = 20: must be at most 10, the number of cl",
     "num-clients=5000 partitioner='iid'": "would have 0 samples, min-samples is 10: use fewer clients",
     "partitioner='natural'": "partitioner = 'natural': needs data that name the owner of each sample",

@@ -44,7 +44,7 @@ def new_command(
 
     kinds = [*[TESTBED] * testbed, *[OWN_FLOWER_APP] * flower, *[BASELINE] * (baseline is not None)]
     if len(kinds) > 1:
-        raise ConfigError("new", " ".join(f"--{kind}" for kind in kinds), "only one of them makes a project")
+        raise ConfigError("new", " ".join(f"--{kind}" for kind in kinds), "give only one of them")
     kind = kinds[0] if kinds else APP
     place = name.expanduser().absolute()
     method = None if baseline is None else find(baseline)

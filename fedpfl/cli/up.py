@@ -163,7 +163,11 @@ def up_command(
                 "already sets the number of devices and clients; leave out --devices and --num-clients",
             )
         if bench and plan.config.data.num_clients != bench.clients:
-            raise ConfigError("num-clients", plan.config.data.num_clients, f"the inventory has {bench.clients} clients")
+            raise ConfigError(
+                "num-clients",
+                plan.config.data.num_clients,
+                f"must be {bench.clients}, as many clients as the inventory has",
+            )
         if plan.app is None:
             require_installed(code_in(plan.run_config()))
         return plan

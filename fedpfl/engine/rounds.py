@@ -118,7 +118,9 @@ class RoundLoop:
         asked = self.settings.asked(len(self.rule.participants))
         if self.settings.min_replies > asked:
             raise ConfigError(
-                "min-replies", self.settings.min_replies, f"at most {asked}, the number of clients asked in a round"
+                "min-replies",
+                self.settings.min_replies,
+                f"must be at most {asked}: so many clients are asked in a round",
             )
         layout = self.rule.layout
         logger.log(INFO, "\t├──> %s over %d clients", type(self.rule).__name__, len(self.rule.clients))

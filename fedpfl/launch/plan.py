@@ -171,7 +171,7 @@ def _stored_settings(resume: str, values: Mapping[str, Any], changes: Mapping[st
     changes = {key: value for key, value in changes.items() if (key, value) != ("partitioner", AUTO)}
     number, nodes = changes.get("num-clients"), run.task().get("clients", 0)
     if number and nodes not in (0, number) and not run.config().get("num-clients") and "personalise" not in changes:
-        raise ConfigError("num-clients", number, f"the run had {nodes}")
+        raise ConfigError("num-clients", number, f"must be {nodes}, as in the run")
     settings = {**run.config(), **changes, **where}
     # Without a number `flwr run` took one client for each node that there was.
     return {**settings, "num-clients": settings.get("num-clients") or nodes}

@@ -143,7 +143,7 @@ def test_resume_of_a_run_with_as_many_clients_as_nodes(unfinished):
     unfinished.describe((1, 8, 8), [10, 10, 10])
     assert prepare(None, None, None, str(unfinished.path)).config.data.num_clients == 3
     for given in ((None, 4), (["num-clients=4"], None)):
-        with pytest.raises(ConfigError, match="num-clients = 4: the run had 3"):
+        with pytest.raises(ConfigError, match="num-clients = 4: must be 3, as in the run"):
             prepare(None, *given, str(unfinished.path))
 
 

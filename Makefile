@@ -202,7 +202,7 @@ OLDEST := build/oldest
 test-oldest: install ## arithmetic, models, settings and the strategies with the oldest dependencies that pyproject.toml allows
 	rm -rf $(OLDEST)
 	$(BIN)/python -m venv --without-pip $(OLDEST)
-	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable . \
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable '.[notebook]' \
 		'pytest>=8,<9.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadgroup \
 		tests/test_layering.py $(FAST:%=tests/%) $(STRATEGY_TESTS)

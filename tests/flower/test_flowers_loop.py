@@ -446,7 +446,7 @@ def test_a_setting_of_both_sides_is_refused_unless_they_agree(loop, tmp_path):
     for rate, words in ((0.5, "learning-rate = 0.5: the strategy sets 0.1: give it there alone"), (0.1, "")):
         app = strategies.client_app(model=Net, data=data_of, learning_rate=rate)
         more, first = ({}, [ArrayRecord()]) if loop == "start" else ({"output_dir": str(tmp_path)}, [])
-        strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=0.5, **more)
+        strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=10.0, **more)
         if words:
             with pytest.raises(fedpfl.FedpflError, match=words):
                 getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1)

@@ -73,29 +73,45 @@ def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
                for part in methods)  # fmt: skip
 
 
+def test_a_folder_of_papers_runs_keeps_numbers_and_the_interrupted_run_while_it_is_small():
+    slim = runpy.run_path(str(ROOT / "experiments" / "comparisons" / "paper_size.py"))["slim"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        numbers = ["config.toml", "task.json", "metrics.jsonl", "summary.md"]
+        files = [f"runs/done/{file}" for file in (*numbers, "global.safetensors", "best/client.safetensors")]
+        for file in (*files, "runs/begun/config.toml", "state/key/0.safetensors"):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(bytes(2**19))
+
+        def left():
+            return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+        assert slim(folder, 3) == ""
+        kept = {f"runs/done/{file}" for file in numbers}
+        assert left() == {*kept, "runs/begun/config.toml", "state/key/0.safetensors"}
+        assert slim(folder, 2) == "deleted: FOLDER had 3 MiB, --keep 2" and left() == kept
+
+
 @pytest.mark.thorough
 def test_papers_at_their_own_size_stop_with_the_budget_and_continue(tmp_path):
     program, folder = "experiments/comparisons/paper_size.py", tmp_path / "runs"
     words = [program, str(folder), "--device", "cpu", "--scale", "smoke", "--first", "2", "--seeds", "1"]
+    labels = [f"feddecomp-table-1: {row}, CIFAR-10, α 0.5, seed 1" for row in ("FedAvg", "Local")]
 
-    def call(budget, keep):
+    def call(budget):
         record = tmp_path / "record.json"
-        more = ["--budget", str(budget), "--keep", str(keep), "--record", str(record)]
+        more = ["--budget", str(budget), "--record", str(record)]
         done = subprocess.run([sys.executable, *words, *more], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(record.read_text())
 
-    first = call(21, 64)  # a second until the first run is asked to stop
-    assert first["values"] == {} and set(first["missing"].values()) == {"the budget is spent"}
-    assert "deleted" in call(21, 0)["missing"]["the interrupted run"] and not list(folder.glob("runs/*"))
-    second = call(600, 64)
-    labels = [f"feddecomp-table-1: {row}, CIFAR-10, α 0.5, seed 1" for row in ("FedAvg", "Local")]
+    first = call(22)  # the second run has not begun or is asked to stop
+    assert labels[1] not in first["values"] and {*first["values"], *first["missing"]} == {*labels}
+    assert set(first["missing"].values()) == {"the budget is spent"}
+    second = call(600)
     assert list(second["values"]) == labels and second["missing"] == {}
     assert all(value["rounds"] == 4 and 0.3 < value["personalised-best"] <= 1 for value in second["values"].values())
-    assert {path.name for run in folder.glob("runs/*") for path in run.iterdir()} <= {
-        "config.toml", "task.json", "metrics.jsonl", "summary.md",
-    }  # fmt: skip
-    assert call(0, 64)["values"] == second["values"]  # nothing runs again
+    assert call(0)["values"] == second["values"]  # nothing runs again
 
 
 def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_same_model(tmp_path):

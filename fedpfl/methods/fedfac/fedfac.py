@@ -5,13 +5,14 @@ Section 4, Algorithms 1 (static) and 2 (dynamic).
 
 The paper analyses before round 1, after a local training that it discards. Here round 1 trains everything, and its
 analysis makes the first split. The server's step size η_g is 1. Σ_ε is diag(R − ÂÂᵀ); as printed, without diag, nothing
-would change.
+would change. The iteration ends when no communality moves by more than 0.001; some are then 0.01 from the limit, which
+can decide on the side of a channel next to the quantile.
 
-The authors' program and ``configs/`` differ from the paper in two settings. ``fedfac-factor = "eigenvector"`` takes
-squared entries of the first eigenvectors, unscaled and not iterated. With ``fedfac-turned = "weights"`` a channel that
-becomes shared takes the mean of weights that trained apart; Algorithm 2 adds the mean change to its last shared value.
-As in that program, masked weights (``fedfac-mask``) are N(0, 1), drawn before each training and before each test, and
-they are trained.
+The authors' program and ``configs/`` differ from the paper in three settings. ``fedfac-splits = "weight"`` makes all
+biases of Λ personal. ``fedfac-factor = "eigenvector"`` takes squared entries of the first eigenvectors, unscaled and
+not iterated. With ``fedfac-turned = "weights"`` a channel that becomes shared takes the mean of weights that trained
+apart; Algorithm 2 adds the mean change to its last shared value. As in that program, masked weights (``fedfac-mask``)
+are N(0, 1), drawn before each training and before each test, and they are trained.
 """
 
 from __future__ import annotations

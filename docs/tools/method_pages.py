@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from run_records import LEADERBOARD, against_local, one, ranks
+from run_records import LEADERBOARD, against_local, one, over_seeds, ranks
 from run_records import leaderboard as read_leaderboard
 from torch import nn
 
@@ -47,6 +47,7 @@ SAID = re.compile(r"(compares |- \*\*|app: |learning: |fedpfl\*\*: |for all |the
 # Where the numbers of the leaderboard's methods are said, and of those that are significantly better than Local.
 RANKED = re.compile(r"((?:best|one)\s+of\s+)\d+(?=\s+methods)|\d+(?=\s+methods\s+under\s+one\s+protocol)")
 HIGHER = re.compile(r"\d+(?=\s+(?:methods\s+are\s+significantly|are\s+on\s+CIFAR-10|of\s+them\s+significantly))")
+BOTH = re.compile(r"\d+(?=\s+of\s+them\s+also\s+with\s+the\s+seeds)")  # by both tests
 # For whoever opens a page to edit it.
 MADE = "<!-- docs/tools/method_pages.py -->"
 OVERVIEW = """\
@@ -121,7 +122,9 @@ def counted(text: str) -> str:
     """Return a page with its numbers of methods: all, the measured ones, those for which a sum is enough."""
     (cifar,) = (record for data, record in leaderboard().items() if data.startswith("CIFAR-10"))
     text = RANKED.sub(rf"\g<1>{len(measured())}", text)
-    text = HIGHER.sub(str([*against_local(cifar).values()].count("higher")), text)
+    higher = {label for label, kind in against_local(cifar).items() if kind == "higher"}
+    text = HIGHER.sub(str(len(higher)), text)
+    text = BOTH.sub(str(len(higher & {*over_seeds(cifar["table"])})), text)
     built = (method(method.Settings(), TrainingSettings()) for method in methods().values())
     sums = sum(method.aggregation.rule.only_a_sum for method in built)
     return SAID.sub(lambda said: f"{re.sub(r'[0-9]+', str(sums), said[1])}{len(methods())} methods", text)

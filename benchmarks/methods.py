@@ -43,13 +43,14 @@ def measure(options: argparse.Namespace) -> None:
     for name in chosen:
         note(name)
         try:
-            ratios = cost(options, name, players)
+            ratios, traffic = cost(options, name, players)
         except TrainingDiverged as error:  # at the one learning rate that serves all
             left_out.append(f"{name} is left out: {error}")
             continue
-        values[name] = {"of FedAvg's round": ratios}
-        rows.append([name, f"{statistics.median(ratios):.3f}", f"{min(ratios):.2f} … {max(ratios):.2f}"])
-    print(table(["method", "of FedAvg's round", "least … most"], rows))
+        values[name] = {"of FedAvg's round": ratios, "of FedAvg's bytes": [traffic]}
+        spread = f"{min(ratios):.2f} … {max(ratios):.2f}"
+        rows.append([name, f"{statistics.median(ratios):.3f}", spread, f"{traffic:.3f}"])
+    print(table(["method", "of FedAvg's round", "least … most", "of FedAvg's bytes"], rows))
     print(
         f"\nWork: {options.model} on {options.dataset}, one of {options.clients} clients, batch {options.batch_size}, "
         f"{options.epochs} epochs, one thread; medians of {options.rounds} ratios of neighbours, after round 1."
@@ -61,21 +62,22 @@ def measure(options: argparse.Namespace) -> None:
     print(footer(options.seed))
 
 
-def cost(options: argparse.Namespace, name: str, fedavg: dict[str, RoundPlayer]) -> list[float]:
-    """Return each round's time relative to FedAvg's.
+def cost(options: argparse.Namespace, name: str, fedavg: dict[str, RoundPlayer]) -> tuple[list[float], float]:
+    """Return each round's time relative to FedAvg's, and the bytes of the last one, both ways.
 
     ``fedavg`` keeps FedAvg's players from one method to the next, by model.
     """
     adapted = issubclass(methods()[name], AdapterMethod)
     model = ADAPTED["model"] if adapted else options.model
-    method = RoundPlayer(options, {"method": name, **(ADAPTED if adapted else {"model": model})})
+    own = f"{model}@{options.width}" if options.width else model
+    method = RoundPlayer(options, {"method": name, **(ADAPTED if adapted else {"model": own})})
     if model not in fedavg:
         fedavg[model] = RoundPlayer(options, {"model": model})
     ratios = []
     for _ in range(options.rounds):
         reference = fedavg[model].round()
         ratios.append(round(method.round() / reference, 3))
-    return ratios
+    return ratios, round(method.bytes / fedavg[model].bytes, 3)
 
 
 class RoundPlayer:
@@ -105,7 +107,7 @@ class RoundPlayer:
         self.engine = Engine(self.config, data, options.clients)
         clients = [Client(number, *data.sizes(number)) for number in range(CLIENTS)]
         self.rule = make_rule(self.config, clients, self.engine.sharing)
-        self.played = 0
+        self.played = self.bytes = 0
         self.round()
 
     def round(self) -> float:
@@ -119,6 +121,9 @@ class RoundPlayer:
             begun = time.process_time()
             replies.append(self.engine.train(client.id, message))
             seconds.append(time.process_time() - begun)
+            if client.id == 0:
+                moved = (*message.arrays.values(), *replies[0].arrays.values())
+                self.bytes = sum(array.nbytes for array in moved)
         for client, reply in zip(asked, replies, strict=True):
             sent = rule.layout.unpack(reply.arrays) if rule.takes_shared else rule.outgoing(client)
             rule.add(client, sent, Payload({}, reply.metrics, self.engine.extras.read(reply.arrays, SERVER)))
@@ -146,6 +151,7 @@ def arguments() -> argparse.ArgumentParser:
     add_data_options(parser, "fashion-mnist")
     parser.add_argument("--model", default="fedavg-cnn", help="model (%(default)s); for example resnet8 with cifar10")
     parser.add_argument("--method", action="append", choices=list(methods()), help="only this one; may be repeated")
+    parser.add_argument("--width", default="", help="the methods' models at this width, for example 0.5")
     parser.add_argument("--json", type=Path, help="file for the ratios")
     parser.add_argument("--rounds", type=count, default=5, help="rounds to measure, after one more (%(default)s)")
     parser.add_argument("--clients", type=count, default=100, help="clients that share the data (%(default)s)")

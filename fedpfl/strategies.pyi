@@ -128,6 +128,13 @@ class FedDecomp(MethodStrategy):
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., rank_conv: float = ..., rank_linear: float = ..., lora_epochs: int = ..., init: Literal["paper", "code"] = ..., scale: float = ..., variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"] = ..., absent_clients: Literal["skip", "last"] = ..., **settings: Any,
     ) -> None: ...
 
+class FedDistill(MethodStrategy):
+    """Share the mean probabilities q_c that models give to the samples of each class c."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., teaching: float = ..., **settings: Any,
+    ) -> None: ...
+
 class FedDPA(MethodStrategy):
     """Share the global adapter and the head; the personal adapter stays."""
     def __init__(
@@ -378,6 +385,13 @@ class PFedGate(MethodStrategy):
     def __init__(
         self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
         *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., share: float = ..., factor: Literal["gate", "double"] = ..., **settings: Any,
+    ) -> None: ...
+
+class PFedHN(MethodStrategy):
+    """Give each client the model that a hypernetwork h makes of the client's embedding e_i."""
+    def __init__(
+        self, fraction_train: float = ..., fraction_evaluate: float = ..., min_train_nodes: int = ..., min_evaluate_nodes: int = ..., min_available_nodes: int = ..., weighted_by_key: str = ..., arrayrecord_key: str = ..., configrecord_key: str = ..., train_metrics_aggr_fn: MetricsFunction | None = ..., evaluate_metrics_aggr_fn: MetricsFunction | None = ...,
+        *, model: Callable[..., nn.Module] | nn.Module | str | None = ..., head: str = ..., keep: str | Sequence[str] = ..., personal: str | Sequence[str] = ..., state_key: str = ..., listeners: Sequence[Listener] = ..., learning_rate: float = ..., **settings: Any,
     ) -> None: ...
 
 class PFedMe(MethodStrategy):

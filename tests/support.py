@@ -243,7 +243,7 @@ NO_PLAIN_MODEL = {"fedcp", "fedem", "fedmrl", "fednh", "gpfl", "knn-per", "pfedg
 
 
 # Methods whose clients send whole numbers, which cannot carry the noise of differential privacy.
-NO_NOISE = {"fedkd", "fedselect"}
+NO_NOISE = {"fedkd", "fedrolex", "fedselect", "heterofl"}
 
 # Methods that need a model with adapters.
 ADAPTERS = {name for name, method in methods().items() if issubclass(method, AdapterMethod)}

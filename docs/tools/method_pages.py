@@ -400,9 +400,8 @@ def cost(name: str) -> tuple[str, str, str]:
     times = one("figures/methods-cost")["values"]
     ratios = {of: values["s a round"][0] / times["fedavg"]["s a round"][0] for of, values in times.items()}
     # Later measured: newer methods, and those that need what the server's rule sends.
-    ratios |= {
-        of: median(values["of FedAvg's round"]) for of, values in one("figures/methods-computation")["values"].items()
-    }
+    later = one("figures/methods-computation")["values"]
+    ratios |= {of: median(values["of FedAvg's round"]) for of, values in later.items()}
     computation = f"{1 if abs(ratios[name] - 1) < NOISE else ratios[name]:.1f}" if name in ratios else ""
     adapted = settings_of(methods()[name])
     model = {"model": adapted.get("model", "fedavg-cnn")}
@@ -414,7 +413,9 @@ def cost(name: str) -> tuple[str, str, str]:
     at = record["table"][0].index("MB")
     labels = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
     sent = {labels[row[0]]: float(row[at].split()[0]) for row in record["table"][1:]}
-    traffic = f"{sent[name] / sent['fedavg']:.2f}".rstrip("0").rstrip(".") if name in sent else ""
+    (counted,) = later.get(name, {}).get("of FedAvg's bytes", [None])  # of a round, where the leaderboard has none
+    moved = sent[name] / sent["fedavg"] if name in sent else counted
+    traffic = "" if moved is None else f"{moved:.2f}".rstrip("0").rstrip(".")
     return computation, traffic, memory
 
 

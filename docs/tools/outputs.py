@@ -57,6 +57,7 @@ SESSIONS = {
             "partition",
             "experiments",
             "flower",
+            "forecasting",
             "language-models",
             "live",
             "models",

@@ -42,9 +42,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedpfl.core.files import write_atomically
+from fedpfl.core.frozen import frozen
 from fedpfl.launch.shipped import experiments
 from fedpfl.results.history import worst_tenth
 from fedpfl.results.run_folder import RunFolder
+from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study import run_numbers
 from fedpfl.study.analysis.figure import Points, file_name
@@ -468,7 +470,7 @@ def epochs(records: Path, arguments: Sequence[str]) -> str:
 def measured(records: Path, arguments: Sequence[str]) -> str:
     """Return what a script measured, mean ± deviation where it has several values: ``RECORD``."""
     cells_by_row = one(f"figures/{arguments[0]}", records)["values"]
-    heads = list(next(iter(cells_by_row.values())))
+    heads = [head for head in next(iter(cells_by_row.values())) if head != "commit"]
     return markdown(
         ["", *heads], [[row, *(_spread(cells[head]) for head in heads)] for row, cells in cells_by_row.items()]
     )
@@ -767,6 +769,26 @@ def support_reasons(records: Path, words: Sequence[str]) -> str:
     tried = one("figures/support", records)["values"]
     rows = [[name, what, reason] for name in sorted(tried) for what, reason in tried[name].items() if reason]
     return markdown(["method", "with", "refused"], rows)
+
+
+@table
+def memory(records: Path, arguments: Sequence[str]) -> str:
+    """Return what a client has in memory to train a language model with Adam, counted: ``EXPERIMENT LENGTH TOKENS``."""
+    name, length, tokens = arguments
+    experiment = load(EXPERIMENTS[name])
+    shared = {key: experiment.settings[key] for key in ("model", "loss", "trainable")}
+    rows = [["FedAvg of the whole model", {**shared, "method": "fedavg", "trainable": "all"}]]
+    rows += [[label, {**shared, **row.settings}] for label, row in experiment.rows.items()]
+    cells = []
+    for label, settings in rows:
+        config = Config.parse({key: settings[key] for key in ("method", "model", "loss", "trainable")})
+        model, sharing = assemble(config, (int(length),), int(tokens), vocabulary=int(tokens))
+        trained = sum(array.numel() for array in model.parameters() if array.requires_grad)
+        held = trained + sum({id(array): array.numel() for _, array in frozen(model)}.values())
+        values = held, trained, held + 3 * trained, 2 * sharing.layout.size  # of 4 bytes; the last ones both ways
+        numbers = [4 * value / 1e6 for value in values]
+        cells.append([label, *(f"{number:.3f}" for number in numbers)])
+    return markdown(["", "model, MB", "trained, MB", "with gradients and Adam, MB", "a round, MB"], cells)
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

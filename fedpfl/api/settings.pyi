@@ -145,6 +145,7 @@ class CommonSettings(TypedDict, total=False):
     feddecomp_scale: float
     feddecomp_variant: Literal["alternating", "reverse", "tau-only", "simultaneous", "all-shared", "all-local"]
     feddecomp_absent_clients: Literal["skip", "last"]
+    feddistill_teaching: float
     feddyn_alpha: float
     fedem_components: int
     fedfac_layers: str
@@ -191,6 +192,7 @@ class CommonSettings(TypedDict, total=False):
     per_fedavg_beta: float
     pfedgate_share: float
     pfedgate_factor: Literal["gate", "double"]
+    pfedhn_learning_rate: float
     pfedme_pull: float
     pfedme_steps: int
     pfedme_personal_learning_rate: float

@@ -80,9 +80,9 @@ class DataSettings:
     )
     tokenizer: str = setting(
         "",
-        "Makes numbers of the texts in a table's only feature column.",
+        "Makes numbers of the texts in a table's only feature column, or in an npz file.",
         tags="place file code",
-        only={"dataset": _TABLES},
+        only={"dataset": ("npz", *_TABLES)},
         form="a tokenizer.json of Hugging Face, or MODULE:NAME",
     )
     label_column: str = setting(

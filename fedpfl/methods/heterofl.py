@@ -4,10 +4,11 @@ Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated 
 2021, Section 3 and Algorithm 1.
 
 As in the authors' program, the head has all classes at every width, clients have equal weights, the Scaler follows each
-layer except the head, and the masked logits are 0. Here a head's rows of absent classes, which do not change in
-training, count in the mean, and a client is tested with its slice, so that the Scaler acts in tests, too. BatchNorm's
-running statistics are arrays like the others; in the paper clients keep none, and the server requests them after the
-training.
+layer except the head, the masked logits are 0, and only clients with a class count in its row of the head. Here a
+client is tested with its slice, so that the Scaler acts in tests, too; there with the whole model. BatchNorm's running
+statistics are arrays like the others; in the paper clients keep none, and the server requests them after the training.
+The program limits the norm of each gradient to 1 (`clip-norm`), and draws a client's width anew in each round in its
+"dynamic" mode; here widths are those of the devices ("fix").
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class HeteroFL(SubModelMethod):
     server: each value of W ← plain mean over the clients that sent it; one that nobody sent stays
     predict: W_i of the new W;  global model: W
 
-    K is the number of a layer's channels: K_in of its inputs, K_out of its outputs.
+    K is the number of a layer's channels: K_in of its inputs, K_out of its outputs. In the head's row of a class only
+    clients that have the class count.
     """
 
     name = "heterofl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..core.layout import Layout
 from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from ..core.slices import places
@@ -12,6 +13,8 @@ from .mean_of_sent import MeanOfSent
 
 class MeanOfSlices(MeanOfSent):
     """The plain mean of each value over the clients whose slice has it; one that nobody has stays.
+
+    If clients tell which classes they have (``classes``), only those with a class count in its row of the head.
 
     Parameters
     ----------
@@ -65,8 +68,12 @@ class MeanOfSlices(MeanOfSent):
         return vector
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
-        """Add the values of the client's slice where they lie."""
-        self.add_values(self._places_of(client), shared)
+        """Add the values of the client's slice where they lie, without the head's rows of classes that it lacks."""
+        where = self._places_of(client)
+        if "classes" in reply.arrays:
+            counted = rows_of_classes(self.layout_of(client), reply.arrays["classes"] > 0)
+            where, shared = where[counted], shared[counted]
+        self.add_values(where, shared)
 
     def finish(self) -> None:
         """Divide."""
@@ -79,3 +86,19 @@ class MeanOfSlices(MeanOfSent):
         if text not in self._places or self._places[text][0] != moved:
             self._places[text] = moved, places(self.layout, layout, moved)
         return self._places[text][1]
+
+
+def rows_of_classes(layout: Layout, present: np.ndarray) -> np.ndarray:
+    """Mark all values but the head's rows of classes that are not ``present``: bool, shape (layout.size,).
+
+    Examples
+    --------
+    >>> layout = Layout.of([("base.bias", (1,)), ("head.bias", (3,))])
+    >>> rows_of_classes(layout, np.array([True, False, True])).tolist()
+    [True, True, False, True]
+    """
+    marked = np.ones(layout.size, bool)
+    for name, rows in layout.unflatten(marked).items():
+        if name.startswith("head.") and len(rows) == len(present):
+            rows[~present] = False
+    return marked

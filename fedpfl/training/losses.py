@@ -174,8 +174,8 @@ def require_working(text: str, num_classes: int) -> None:
         mean = own_loss(text)(outputs.clone().requires_grad_(), y)
     if not (mean.requires_grad and torch.isfinite(mean)):
         raise ConfigError("loss", text, "must be finite and have a gradient with respect to the model's outputs")
-    twice = own_loss(text)(torch.cat([outputs, outputs]), torch.cat([y, y]))
-    if mean and math.isclose(float(twice), 2 * float(mean), rel_tol=1e-5):
+    once, twice = float(mean.detach()), float(own_loss(text)(torch.cat([outputs, outputs]), torch.cat([y, y])))
+    if once and math.isclose(twice, 2 * once, rel_tol=1e-5):
         allowed = 'is a sum over the samples; it must return the mean (reduction="mean"), or a value for each sample'
         raise ConfigError("loss", text, allowed)
     if y.is_floating_point():

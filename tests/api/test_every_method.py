@@ -67,8 +67,8 @@ def no_linear_head(num_classes):
 
 NEED_A_HEAD = ["factorized-fl", "factorized-fl-plus", "fedbabu", "fedper", "fedrep", "fedrod", "lg-fedavg", "moon"]
 NEED_A_LINEAR_HEAD = [
-    "fedas", "fedcp", "feddbe", "fedgh", "fedkd", "fedmrl", "fednh", "fedpac", "fedproto", "fedreg", "fedrolex",
-    "fedtgp", "floco", "gpfl", "heterofl", "knn-per", "pfedfda",
+    "fedas", "fedcp", "feddbe", "feddistill", "fedgh", "fedkd", "fedmrl", "fednh", "fedpac", "fedproto", "fedreg",
+    "fedrolex", "fedtgp", "floco", "gpfl", "heterofl", "knn-per", "pfedfda",
 ]  # fmt: skip
 
 APART = "method = '{}': would separate base.hidden.weight and base.again.weight, which are one parameter of the model"

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import fedala, fedas, fedgh, fedpac, fedtgp, fml, knn_per, pfedfda
+from fedpfl.methods import fedala, fedas, fedgh, fedpac, fedtgp, fml, knn_per, pfedfda, pfedhn
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup import server_step as server_step
 from fedpfl.setup.assembly import assemble
@@ -469,6 +469,34 @@ def test_fedproto(play, predict):
             return -np.where(known, apart, 1 + np.where(known, apart, 0).max(1, keepdims=True))
 
         task.check_loss(at, "personalised", nearest)
+
+
+def test_feddistill(play):
+    gamma = 0.6
+    task = play("feddistill", feddistill_teaching=gamma)
+    models, taught, known = [task.start] * 3, np.zeros((3, 3)), np.zeros(3, bool)
+    for at, clients in enumerate(task.rounds):
+        sums, counts = np.zeros((3, 3)), np.zeros(3)
+        for i in clients:
+            x, y = task.train[i]
+
+            def loss(w, x=x, y=y, taught=taught, known=known):
+                x, y = tensors((x, y))
+                out = head_of(w, features(w, x))
+                apart = -(torch.tensor(taught)[y] * F.log_softmax(out, 1)).sum(1) * torch.tensor(known)[y]
+                return F.cross_entropy(out, y) + gamma * apart.mean()
+
+            for _ in range(EPOCHS):
+                models[i] = autograd(loss, models[i], task.start)
+            q = softmax(logits(models[i], x))
+            for c in set(y):
+                sums[c] += q[y == c].mean(0)
+                counts[c] += 1
+        taught = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], taught)
+        known = known | (counts > 0)
+        task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
+        assert "global" not in task.lines[at]
+    assert known.all()
 
 
 def test_fedpac(play, monkeypatch):
@@ -1098,6 +1126,54 @@ def test_apple(play):
         assert "global" not in task.lines[at]
 
 
+@pytest.mark.parametrize("longest", [50.0, 0.2])
+def test_pfedhn(play, monkeypatch, longest):
+    monkeypatch.setattr(pfedhn, "LONGEST", longest)
+    step, momentum, decay = 0.05, pfedhn.MOMENTUM, pfedhn.WEIGHT_DECAY
+    task = play("pfedhn", pfedhn_learning_rate=step)
+    layers, sizes = len(task.start), [a.size for a in task.start.values()]
+    assert layers == 4
+    with torch.random.fork_rng():
+        torch.manual_seed(int(generator(3, "rule hypernetwork", 0).integers(2**63 - 1)))
+        network = pfedhn.Hypernetwork(3, sum(sizes))
+    names = [name for name, _ in network.named_parameters()]
+    phi = {name: array.detach().numpy().astype(np.float64) for name, array in network.named_parameters()}
+    phi["last.weight"] *= 0
+    phi["last.bias"] = np.concatenate([a.ravel() for a in task.start.values()])
+    speed = dict.fromkeys(names, 0.0)
+
+    def made(phi, i):
+        z = phi["embeddings.weight"][i]
+        for k in range(0, 7, 2):
+            z = phi[f"layers.{k}.weight"] @ z + phi[f"layers.{k}.bias"]
+            z = z if k == 6 else torch.relu(z) if isinstance(z, torch.Tensor) else np.maximum(z, 0)
+        return phi["last.weight"] @ z + phi["last.bias"]
+
+    def arrays(vector):
+        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        return {k: part.reshape(a.shape) for part, (k, a) in zip(parts, task.start.items(), strict=True)}
+
+    for at, clients in enumerate(task.rounds):
+        changes = {}
+        for i in clients:
+            w = arrays(made(phi, i))
+            v = descend(w, task.train[i], EPOCHS, task.start)
+            changes[i] = np.concatenate([(w[k] - v[k]).ravel() for k in w])
+        for i, change in changes.items():
+            phi_t = {k: torch.tensor(a, requires_grad=True) for k, a in phi.items()}
+            made(phi_t, i).backward(torch.tensor(change))
+            g = {k: a.grad.numpy() for k, a in phi_t.items()}
+            norm = np.sqrt(sum((a**2).sum() for a in g.values()))
+            for k in names:
+                speed[k] = momentum * speed[k] + g[k] * min(1, longest / norm) + decay * phi[k]
+                phi[k] = phi[k] - step * speed[k]
+        task.check_loss(at, "personalised", lambda i, x: logits(arrays(made(phi, i)), x))
+        assert "global" not in task.lines[at]
+        assert task.lines[at]["details"]["apart"] == pytest.approx(
+            np.std([made(phi, i) for i in range(3)], axis=0).mean(), rel=1e-3
+        )
+
+
 def test_fedselect(play):
     share, most = 0.4, 0.5
     task = play("fedselect", fedselect_share=share, fedselect_most=most)
@@ -1256,7 +1332,9 @@ def test_slices(play, method, scaled):
 
             for _ in range(EPOCHS):
                 v = autograd(loss, v, [*BASE, *HEAD])
-            where = {**dict.fromkeys(BASE, units[i]), HEAD[0]: np.s_[:, units[i]], HEAD[1]: ...}
+            rows = np.flatnonzero(present[i])
+            where = {**dict.fromkeys(BASE, units[i]), HEAD[0]: np.ix_(rows, units[i]), HEAD[1]: rows}
+            v = {**v, **{k: v[k][rows] for k in HEAD}}
             for k, place in where.items():
                 sums[k][place] += v[k]
                 counts[k][place] += 1

@@ -31,8 +31,8 @@ from fedpfl.setup.robust_rule import RobustAverages, clipped_mean, count_false, 
 KINDS = ["clip", "median", "trimmed-mean", "krum"]
 # What makes a mean for each client, or more than one.
 REFUSED = {
-    "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "fedfomo", "fedgh", "fednh",
-    "fedproto", "fedrolex", "fedselect", "fedtgp", "flexlora", "heterofl",
+    "apple", "factorized-fl", "factorized-fl-plus", "fedamp", "fedcac", "feddistill", "fedfomo", "fedgh", "fednh",
+    "fedproto", "fedrolex", "fedselect", "fedtgp", "flexlora", "heterofl", "pfedhn",
 }  # fmt: skip
 
 

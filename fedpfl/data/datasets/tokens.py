@@ -76,6 +76,16 @@ def _of_hugging_face(text: str, tokenizer: Any, name: str) -> Tokenizer:
     return Tokenizer(name, lambda one: tokenizer.encode(one).ids, tokenizer.get_vocab_size(), length)
 
 
+def decoder(text: str) -> Callable[[Sequence[int]], str] | None:
+    """Return what makes texts of the tokenizer's numbers: its attribute ``decode``, if it has one."""
+    path = Path(text).expanduser()
+    tokenizer = (
+        user_code.find("tokenizer", text) if references.is_reference(text) else _read(text, content_of(path, MAX_FILE))
+    )
+    decode = getattr(tokenizer, "decode", None)
+    return (lambda numbers: str(decode(list(numbers)))) if callable(decode) else None
+
+
 def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
     """Return texts as numbers, (texts, length), each followed by zeros, and which of them were too long and are cut.
 

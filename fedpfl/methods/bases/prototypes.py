@@ -21,6 +21,7 @@ from ...models.parts import cut
 from ...models.registry import called
 from ...rules import Rule
 from ...training.loop import predict
+from ...training.phase import Forward
 from ..base import LocalRound, Method
 
 
@@ -162,12 +163,19 @@ class PrototypeMethod(Method):
     ...         return [fedpfl.Phase(train=fedpfl.everything, epochs=1, loss=loss)]
     """
 
+    def shape(self, model: nn.Module) -> tuple[int, ...]:
+        """Return the shape of the prototypes: (classes, numbers that describe a sample). Default: its features."""
+        return class_by_width(model)
+
+    def description(self, model: nn.Module) -> Forward:
+        """Return what describes a sample, whose means over the samples of a class are sent. Default: the base."""
+        return cut(model).base
+
     @property
     def extras(self) -> Sequence[Extra]:
         """The prototypes both ways; what their mean is weighted by; which classes have one."""
         return (
-            Extra("prototypes", BOTH, "mean features of each class", class_by_width, private_from=RECEIVED,
-                  kind=MEANS),
+            Extra("prototypes", BOTH, "mean features of each class", self.shape, private_from=RECEIVED, kind=MEANS),
             Extra("counts", SERVER, "training samples of each class", classes, kind=COUNTS),
             Extra("known", CLIENT, "1 for classes with a prototype", classes, exact="uint8"),
         )  # fmt: skip
@@ -176,14 +184,14 @@ class PrototypeMethod(Method):
         """Return the server's prototypes, (classes, features), and a mark at the classes that have one, (classes,)."""
         example = next(local.model.parameters())
         if not local.has_received("prototypes"):
-            shape = class_by_width(local.model)
+            shape = self.shape(local.model)
             return example.new_zeros(shape), example.new_zeros(shape[0], dtype=torch.bool)
         has_prototype = torch.tensor(local.received("known"), device=example.device).bool()
         return torch.tensor(local.received("prototypes")).to(example), has_prototype
 
     def conclude(self, local: LocalRound) -> Payload:
         """Send the mean features of each class by the trained model; of the others what came from the server."""
-        features, of_class = by_class(local)
+        features, of_class = by_class(local, self.description(local.model))
         counts, received = of_class.sum(0), self.prototypes(local)[0].double()
         means = of_class.T @ features / counts.clamp(min=1)[:, None]
         means = torch.where(counts[:, None] > 0, means, received)
@@ -192,11 +200,12 @@ class PrototypeMethod(Method):
 
 
 @torch.no_grad()
-def by_class(local: LocalRound) -> tuple[Tensor, Tensor]:
-    """Return the features of the training samples by the model as it stands, and a one-hot row for each."""
+def by_class(local: LocalRound, description: Forward | None = None) -> tuple[Tensor, Tensor]:
+    """Return what describes the training samples, by default their features, and a one-hot row for each."""
     x, y = local.samples
-    features = predict(cut(local.model.eval()).base, x).double()
-    return features, F.one_hot(y, class_by_width(local.model)[0]).to(features)
+    model = local.model.eval()
+    features = predict(description or cut(model).base, x).double()
+    return features, F.one_hot(y, class_by_width(model)[0]).to(features)
 
 
 def apart(features: Tensor, y: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Mapping
+from typing import Any, ClassVar, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...core.extra_arrays import SERVER, Extra
 from ...core.metrics import CLASSES
+from ...core.payload import Payload
 from ...training.phase import Batch, Forward, Phase
 from ..base import LocalRound, Method, everything
-from .prototypes import require_settable_head
+from .prototypes import classes, require_settable_head
 
 PRESENT = "present"  # the model's buffer: 1 for a class of which the client has training samples
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -38,6 +41,12 @@ class SubModelMethod(Method):
     def masks(self) -> bool:
         """Whether classes that the client lacks are left out."""
         return bool(self.settings.mask) and self.training.labels == CLASSES
+
+    @property
+    def extras(self) -> Sequence[Extra]:
+        """The client's classes: in a class's row of the head only clients that have it count."""
+        about = "1 for the classes of the client's training samples"
+        return (Extra("classes", SERVER, about, classes, exact="uint8", bounds=(0, 1)),) if self.masks else ()
 
     def build(self, model: nn.Module) -> nn.Module:
         """Scale the hidden layers of a narrower model, and add the client's classes."""
@@ -74,6 +83,10 @@ class SubModelMethod(Method):
 
     def _masked_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self.training.criterion(masked(model, batch.x), batch.y)
+
+    def conclude(self, local: LocalRound) -> Payload:
+        """Send the client's classes."""
+        return Payload(arrays={"classes": (local.class_counts > 0).astype(np.uint8)} if self.masks else {})
 
     def personalised(self, model: nn.Module) -> Forward:
         """Return the client's slice; the logits of classes that it lacks are 0."""

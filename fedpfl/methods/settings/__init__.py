@@ -19,12 +19,12 @@ SETTINGS: Registry[type[Any]] = Registry(
         ("fedpfl.methods.settings.one_model", "fedavg feddyn fedprox moon per-fedavg"),
         (
             "fedpfl.methods.settings.heads",
-            "fedbabu fedcp feddbe fednh fedper fedproto fedreg fedrep fedrod fedtgp gpfl lg-fedavg",
+            "fedbabu fedcp feddbe feddistill fednh fedper fedproto fedreg fedrep fedrod fedtgp gpfl lg-fedavg",
         ),
         (
             "fedpfl.methods.settings.own_models",
             "apfl apple clustered-fl ditto fedala fedamp fedcac fedem fedfomo fedkd fedmrl fedphp floco fml ifca "
-            "knn-per pfedme pfedsd",
+            "knn-per pfedhn pfedme pfedsd",
         ),
         (
             "fedpfl.methods.settings.divided_layers",
@@ -34,7 +34,7 @@ SETTINGS: Registry[type[Any]] = Registry(
     ],
 )
 # Other names that users may write.
-ALIASES = {"fedlora": "feddecomp"}
+ALIASES = {"fd": "feddistill", "fedlora": "feddecomp"}
 
 
 def settings_of(*methods: str) -> Callable[[C], C]:

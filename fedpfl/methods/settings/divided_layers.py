@@ -236,5 +236,7 @@ class SubModelSettings:
         choices=("auto", "always", "never"),
     )
     mask: bool = setting(
-        True, "Whether classes that a client lacks are left out of its loss and its predictions, with cross-entropy."
+        True,
+        "Whether classes that a client lacks are left out of its loss, its predictions and its rows of the head, with "
+        "cross-entropy. false with differential privacy: clients send which classes they have.",
     )

@@ -104,6 +104,14 @@ class FedProtoSettings:
     )  # fmt: skip
 
 
+@settings_of("feddistill")
+@dataclass(frozen=True)
+class FedDistillSettings:
+    """Settings of FedDistill."""
+
+    teaching: float = setting(1.0, "Weight γ of what the mean predictions teach. 0: local training.", minimum=0)
+
+
 @settings_of("fednh")
 @dataclass(frozen=True)
 class FedNHSettings:

@@ -133,6 +133,14 @@ class FlocoSettings:
     radius: float = setting(0.1, "Radius ρ of the regions. 0: their centres alone.", minimum=0)
 
 
+@settings_of("pfedhn")
+@dataclass(frozen=True)
+class PFedHNSettings:
+    """Settings of pFedHN."""
+
+    learning_rate: float = setting(0.001, "Step α of the hypernetwork. 0: its models stay.", minimum=0)
+
+
 @settings_of("fedphp")
 @dataclass(frozen=True)
 class FedPHPSettings:

@@ -199,13 +199,13 @@ test-strategies: install ## the strategies and the nodes' half of them with an o
 
 # Of what pyproject.toml asks for the oldest versions that it allows, of everything else the newest.
 OLDEST := build/oldest
-test-oldest: install ## arithmetic, models, settings and the strategies with the oldest dependencies that pyproject.toml allows
+test-oldest: install ## arithmetic, rules and the strategies with the oldest dependencies that pyproject.toml allows
 	rm -rf $(OLDEST)
 	$(BIN)/python -m venv --without-pip $(OLDEST)
 	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct --editable '.[notebook]' \
 		'pytest>=8,<9.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadgroup \
-		tests/test_layering.py $(FAST:%=tests/%) $(STRATEGY_TESTS)
+		tests/core tests/rules $(STRATEGY_TESTS)
 
 test-docs: install packages ## the commands of the README and of pages print what is shown there; twenty minutes
 	$(BIN)/python -m pytest -m docs

@@ -54,6 +54,7 @@ from .flowers_loop import (
     bounded,
     heaviest_of,
     mean_of_metrics,
+    most_by_median,
     require_arguments,
     require_called,
     require_private,
@@ -719,7 +720,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         done.failed = {}
 
     def _tell_heaviest(self, hook: str, counted: Mapping[int, Mapping[str, Any]]) -> None:
-        """Warn once where one reply is most of a mean: how much it weighs is that node's own word."""
+        """Warn once where one reply is most of a mean, or counts less than it says: its weight is the node's word."""
         assert self._loop is not None and self._way is not None
         rule, key = self._loop.rule, self.weighted_by_key
         said = {client: metrics.get(key, 0) for client, metrics in counted.items()}
@@ -730,14 +731,17 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             if self.config.method.aggregation.options.get("weights") == "uniform" or robust not in ("none", "clip"):
                 return  # all count alike
             weights = {client: weight * rule.damping(rule.clients[client]) for client, weight in said.items()}
-        heaviest = heaviest_of(weights)
+        heaviest, cut = heaviest_of(weights), max(said, key=lambda client: said[client], default=None)
+        if cut is not None and said[cut] > max(weights[cut], most_by_median(said.values())):
+            heaviest = cut, weights[cut] / sum(weights.values())
         if heaviest is None or (hook, heaviest[0]) in self._told_heavy:
             return
         client = heaviest[0]
         self._told_heavy.add((hook, client))
-        warning = "fedpfl: %s says %s = %g, and so is %.0f %% of the mean; max_weight_share= or max_client_samples= "
+        counts = "" if weights[client] >= said[client] else f", counts as {weights[client]:g}"
+        warning = "fedpfl: %s says %s = %g%s, and so is %.0f %% of the mean; max_weight_share= or max_client_samples= "
         warning += "bounds what nodes say"
-        logger.log(WARNING, warning, self._way.shown(client), key, said[client], 100 * heaviest[1])
+        logger.log(WARNING, warning, self._way.shown(client), key, said[client], counts, 100 * heaviest[1])
 
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:

@@ -467,7 +467,7 @@ def test_what_a_node_says_of_its_samples_is_bounded_by_its_answer_before_round_1
     grid = AppGrid(app, broken=boasting)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategies.FedAvg(model=model).start(grid, initial(), num_rounds=1)
-    says = "(node 102) says num-examples = 1e+06, and so is "
+    says = "(node 102) says num-examples = 1e+06, counts as 4000, and so is "
     says = (
         says if model is None else "num-examples = 1000000: must be a number from 0 to 40 (what it said before round 1)"
     )
@@ -500,6 +500,13 @@ def test_no_reply_counts_for_more_than_the_share_that_a_strategy_allows(caplog):
     assert "of the mean" not in caplog.text
     assert mean() == pytest.approx((80 + 8000) / 4120)
     assert mean(max_weight_share=0.01) == pytest.approx(1)
+
+
+def test_a_weight_that_is_cut_is_told_also_of_two_nodes(caplog):
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = strategies.FedAvg().start(AppGrid(moving([0, 1], [1, 1000]), 2), zeros(), num_rounds=1)
+    assert result.arrays["a.bias"].numpy()[0] == pytest.approx(100 / 101)
+    assert caplog.text.count("says num-examples = 1000, counts as 100, and so is 99 % of the mean") == 2
 
 
 def test_who_counts_as_all_others_is_no_longer_told_once_it_was(caplog):

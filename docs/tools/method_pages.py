@@ -415,7 +415,8 @@ def cost(name: str) -> tuple[str, str, str]:
     sent = {labels[row[0]]: float(row[at].split()[0]) for row in record["table"][1:]}
     (counted,) = later.get(name, {}).get("of FedAvg's bytes", [None])  # of a round, where the leaderboard has none
     moved = sent[name] / sent["fedavg"] if name in sent else counted
-    traffic = "" if moved is None else f"{moved:.2f}".rstrip("0").rstrip(".")
+    little = "< 0.01" if name not in sent else "0"
+    traffic = "" if moved is None else f"{moved:.2f}".rstrip("0").rstrip(".") if moved >= 0.005 else little
     return computation, traffic, memory
 
 
@@ -432,7 +433,7 @@ def numbers_in(model: nn.Module) -> int:
 def cost_line(name: str) -> str:
     """Return in what a round's cost with a method differs from FedAvg's."""
     named = zip(("computation", "traffic", "memory"), cost(name), strict=True)
-    other = [f"{what} {times or 'not measured'}" for what, times in named if not times or float(times) != 1]
+    other = [f"{what} {times or 'not measured'}" for what, times in named if times not in ("1", "1.0")]
     return f"**Cost** (FedAvg: 1): {', '.join(other)}." if other else "**Cost:** FedAvg's."
 
 

@@ -640,7 +640,8 @@ def edges(column: str, table: Sequence[Sequence[str]]) -> set[str]:
 
 def _chosen(table: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the value of the chosen setting of each row of a column of the leaderboard."""
-    return {row[0]: row[table[0].index("chosen")].rpartition(" ")[2] for row in table[1:]}
+    place = table[0].index("chosen")
+    return {row[0]: row[place].partition(" (failed")[0].rpartition(" ")[2] for row in table[1:]}
 
 
 def over_seeds(table: Sequence[Sequence[str]]) -> set[str]:

@@ -36,7 +36,7 @@ ADVICE = (
     Advice(
         "the same classes look different (feature skew)",
         "`feddecomp`; with BatchNorm `fedbn`",
-        "`knn-per`: fourth on HAR, fifth of 14 with other cameras",
+        "`knn-per`: fifth on HAR, fifth of 14 with other cameras",
         "leaderboard: FedDecomp first on HAR by person, FedBN first with other cameras",
     ),
     Advice(

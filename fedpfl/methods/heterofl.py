@@ -7,7 +7,7 @@ As in the authors' program, the head has all classes at every width, clients hav
 layer except the head, the masked logits are 0, and only clients with a class count in its row of the head. Here a
 client is tested with its slice, so that the Scaler acts in tests, too; there with the whole model. BatchNorm's running
 statistics are arrays like the others; in the paper clients keep none, and the server requests them after the training.
-The program limits the norm of each gradient to 1 (`clip-norm`), and draws a client's width anew in each round in its
+The program limits the norm of each gradient to 1 (`clip-norm`), and draws a client's width again in each round in its
 "dynamic" mode; here widths are those of the devices ("fix").
 """
 

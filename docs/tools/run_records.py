@@ -778,8 +778,8 @@ def memory(records: Path, arguments: Sequence[str]) -> str:
     name, length, tokens = arguments
     experiment = load(EXPERIMENTS[name])
     shared = {key: experiment.settings[key] for key in ("model", "loss", "trainable")}
-    rows = [["FedAvg of the whole model", {**shared, "method": "fedavg", "trainable": "all"}]]
-    rows += [[label, {**shared, **row.settings}] for label, row in experiment.rows.items()]
+    whole = ("FedAvg of the whole model", {**shared, "method": "fedavg", "trainable": "all"})
+    rows = [whole, *((label, {**shared, **row.settings}) for label, row in experiment.rows.items())]
     cells = []
     for label, settings in rows:
         config = Config.parse({key: settings[key] for key in ("method", "model", "loss", "trainable")})

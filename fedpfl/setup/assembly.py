@@ -131,7 +131,7 @@ def _assembled(
         allowed = f"must be empty for {config.run.method}, which draws {min(lost)} and other arrays itself"
         raise ConfigError("initial-weights", config.run.initial_weights, allowed)
     model.unkept, model.in_common = plain.unkept, plain.in_common  # type: ignore[assignment]
-    model.hooks_gradients = plain.hooks_gradients  # type: ignore[assignment]
+    model.hooks_gradients = getattr(plain, "hooks_gradients", False)  # type: ignore[assignment]
     model.ends_in_log_softmax = plain.ends_in_log_softmax  # type: ignore[assignment]
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last

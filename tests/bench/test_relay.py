@@ -39,7 +39,7 @@ def test_a_network_is_read(text, network):
     ],
 )
 def test_another_text_is_refused(text):
-    with pytest.raises(ConfigError, match=r"must be a rate and a delay|must be off from|may lose at most"):
+    with pytest.raises(ConfigError, match=r"must be a rate and a delay|must end its gap|may lose at most"):
         Network.parse(text)
 
 

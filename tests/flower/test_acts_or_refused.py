@@ -49,7 +49,7 @@ def test_a_plain_app_is_refused_or_does_what_the_method_says():
             continue
         assert method.schedule is Method.schedule and method.adaptation is Method.adaptation
         ended[method.name] = seen
-    assert set(ended) == {"fedavg", "fedper", "fedbn", "lg-fedavg", "fedcac", "clustered-fl", "local"}
+    assert set(ended) == {"fedavg", "fedper", "fedbn", "lg-fedavg", "fedcac", "clustered-fl", "local", "pfedhn"}
     assert len({str(seen) for seen in ended.values()}) == len(ended), "two of them did the same"
     assert len(set(map(str, ended["fedavg"].values()))) == 1, "each node has the mean"
 

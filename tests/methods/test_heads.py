@@ -78,9 +78,9 @@ def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monke
         return model
 
     monkeypatch.setitem(registry.MODELS._entries, "headless", registry._Entry(headless, None))
-    with pytest.raises(ConfigError, match="model = 'Sequential': has no head"):
+    with pytest.raises(ConfigError, match="model = 'headless': has no head"):
         assemble(Config.parse(federation(tmp_path, method=name, model="headless")), (1, 8, 8), 10)
-    with pytest.raises(FedpflError, match="nodes 100, 101: model = 'Sequential': has no head"):
+    with pytest.raises(FedpflError, match="nodes 100, 101: model = 'headless': has no head"):
         simulate(tmp_path, 2, LocalGrid, method=name, model="headless")
 
 

@@ -154,7 +154,7 @@ def test_a_comparison_of_data_that_only_devices_have_names_no_partitioner(tmp_pa
     ({"num-clients": 6}, {}, "num-clients = 6: 3 SuperNodes are online at 'bench', at least 4 are needed"),
     ({"num-clients": 4, "min-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench', at least 4 are"),
     ({"new-clients": 0.4}, {"measured": ["new-clients:local-train"]}, "which stay on the devices"),
-    ({}, {"generate": ("make.py",)}, "makes data first, which the devices would not have"),
+    ({}, {"generate": ("make.py",)}, "first makes data, which the devices would not have"),
 ])  # fmt: skip
 def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, settings, more, words) -> None:
     with pytest.raises(ConfigError, match=words):

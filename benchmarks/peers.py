@@ -53,7 +53,7 @@ from fedpfl.setup.config import Config
 SCRIPTS = Path(__file__).parent
 ENVIRONMENTS = Path(__file__).parent.parent / "build" / "peers"
 LIMIT_SECONDS = 1800.0
-# Of a float32, half the distance to the next one: what one rounding may change.
+# One rounding of a float32 changes it by at most this share.
 MOVED = 2.0**-24
 HEADS = (
     "training, s / round (median)", "least", "most", "of fedpfl's", "with tests of all", "SGD steps",

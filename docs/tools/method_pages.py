@@ -207,8 +207,8 @@ def algorithm_of(method: type[Method]) -> tuple[str, str]:
 def command_of(method: type[Method]) -> str:
     """Return the settings with which a method runs as it is meant."""
     slices = method(method.Settings(), TrainingSettings()).aggregation.rule.takes_slices
-    words = {**settings_of(method), **({"client-models": "0-4:@0.5"} if slices else {})}
-    return " ".join([f'method="{method.name}"', *(f'{key}="{value}"' for key, value in words.items())])
+    settings = {**settings_of(method), **({"client-models": "0-4:@0.5"} if slices else {})}
+    return " ".join([f'method="{method.name}"', *(f'{key}="{value}"' for key, value in settings.items())])
 
 
 def settings_lines(method: type[Method]) -> list[str]:

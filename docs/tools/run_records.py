@@ -774,7 +774,7 @@ def support_reasons(records: Path, words: Sequence[str]) -> str:
 
 @table
 def memory(records: Path, arguments: Sequence[str]) -> str:
-    """Return what a client has in memory to train a language model with Adam, counted: ``EXPERIMENT LENGTH TOKENS``."""
+    """Return the memory that training a language model with Adam takes, counted: ``EXPERIMENT LENGTH TOKENS``."""
     name, length, tokens = arguments
     experiment = load(EXPERIMENTS[name])
     shared = {key: experiment.settings[key] for key in ("model", "loss", "trainable")}

@@ -107,7 +107,7 @@ def slim(folder: Path, most: float) -> str:
 
 
 def measured(part: Part, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Return what a finished part measured; None of another."""
+    """Return the numbers of a part that has finished, else None."""
     planned = grid(part, options)
     folder = planned.store.folder(planned.runs[part.row, part.column, part.seed])
     if planned.store.state(planned.runs[part.row, part.column, part.seed]) is not State.FINISHED:

@@ -278,7 +278,7 @@ def _drawn(table: Table, width: int, all_of_it: str) -> Lines:
     longest = [max(map(cell_len, texts)) for texts in cells]
     fits = sum(longest[column] + 3 for column in shown) < width
     room = width - 1 - sum(least[column] + 3 for column in shown)
-    for column in (column for column in shown if not whole[column]):  # what is left goes to the texts
+    for column in (column for column in shown if not whole[column]):  # columns of text take the remaining width
         more = max(0, min(room, longest[column] - least[column]))
         least[column], room = least[column] + more, room - more
     separator = "; " if any("," in name for name in left_out) else ", "

@@ -144,10 +144,10 @@ def _usage(error: click.ClickException) -> str:
     wrong = re.match(r"(?:'(.*)'|(\S+)) is not (?:a valid|in the range)", getattr(error, "message", ""))
     if wrong and isinstance(error, click.BadParameter) and error.param:
         number = {click.types.IntParamType: "a whole number", click.types.FloatParamType: "a number"}
-        words = [of for base, of in number.items() if isinstance(kind, base)]
-        if words:
+        kinds = [word for base, word in number.items() if isinstance(kind, base)]
+        if kinds:
             limits = f", {_limits(kind)}" if isinstance(kind, (click.IntRange, click.FloatRange)) else ""
-            return f"{error.param.opts[0].lstrip('-')} = {wrong[1] or wrong[2]}: must be {words[0]}{limits}"
+            return f"{error.param.opts[0].lstrip('-')} = {wrong[1] or wrong[2]}: must be {kinds[0]}{limits}"
     return error.format_message() + _setting(error)
 
 

@@ -81,8 +81,7 @@ class Cores(PerClientRule):
         for client, (core, relations) in self._arrived.items():
             self.for_clients[client] = core
             self.relations[client, self._order(self.clients[client])] = relations
-        trained = [client.id for client in self.participants]
-        new = [client for client in self.clients if client not in trained]
+        trained, new = self.trained_and_new
         if new:
             self.for_clients[new] = mix(self.prior[None, trained].astype(np.float64), self.for_clients[trained])
         self.note("own-relation", self.relations[trained, trained].mean())

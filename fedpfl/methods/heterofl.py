@@ -7,8 +7,8 @@ As in the authors' program, the head has all classes at every width, clients hav
 layer except the head, the masked logits are 0, and only clients with a class count in its row of the head. Here a
 client is tested with its slice, so that the Scaler acts in tests, too; there with the whole model. BatchNorm's running
 statistics are arrays like the others; in the paper clients keep none, and the server requests them after the training.
-The program limits the norm of each gradient to 1 (`clip-norm`), and draws a client's width again in each round in its
-"dynamic" mode; here widths are those of the devices ("fix").
+The program clips each gradient to the norm 1 (here `clip-norm` does). In its mode "dynamic" it draws a client's width
+in each round; here a device keeps its width, as in the mode "fix".
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Shamsian, Navon, Fetaya, Chechik: Personalized Federated Learning using Hypernetworks, ICML 2021, Section 3 and
 Algorithm 1.
 
-The layers, momentum, weight decay and the limit of the gradients' norm are those of the authors' program. There one
-client trains in a round; here several do, and the server takes a step for one after the other. The last layer starts
-with weights 0 and the run's initial model as its bias; in the program both are drawn. BatchNorm's running statistics
-are not made by the network: a client gets back its own, and before those of the initial model. A new client gets the
-model of the mean embedding; in the paper it trains an embedding. With `personal-head` the method is pFedHN-PC.
+The layers, the momentum, the weight decay and the largest norm of a gradient are the authors' program's. In the program
+one client trains in a round; here several train, and the server takes one step for each of them. The last layer starts
+with weights 0 and the run's initial model as its bias; the program draws both. The network does not make BatchNorm's
+running statistics: a client first gets the initial model's, and later its own. A new client gets the model of the mean
+embedding; in the paper it trains an embedding. With `personal-head` the method is pFedHN-PC.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..core.process import computing
 from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule
+from ..training.at_server import drawn_from
 from .base import Aggregation, Method
 from .settings.own_models import PFedHNSettings
 
@@ -60,8 +61,7 @@ class GeneratedModels(PerClientRule):
         super().__init__(federation, shared)
         self.learning_rate = learning_rate
         self._made = is_parameter(self.layout)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(self.generator("hypernetwork").integers(2**63 - 1)))
+        with drawn_from(self.generator("hypernetwork")):
             network = Hypernetwork(len(self.clients), int(self._made.sum()))
         nn.init.zeros_(network.last.weight)
         with torch.no_grad():
@@ -116,8 +116,7 @@ class GeneratedModels(PerClientRule):
         for client, sent in self._arrived.items():
             models[client] = sent  # for the running statistics
         embeddings = network.embeddings.weight.clone()
-        trained = [client.id for client in self.participants]
-        new = [client for client in self.clients if client not in trained]
+        trained, new = self.trained_and_new
         if new:
             embeddings[new] = embeddings[trained].mean(0)
             models[new] = models[trained].mean(axis=0, dtype=np.float64)

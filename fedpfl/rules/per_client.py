@@ -62,6 +62,12 @@ class PerClientRule(Rule):
         return row
 
     @property
+    def trained_and_new(self) -> tuple[list[int], list[int]]:
+        """The numbers of the clients that train, and of those that are held out."""
+        trained = [client.id for client in self.participants]
+        return trained, [client for client in self.clients if client not in trained]
+
+    @property
     def common(self) -> np.ndarray:
         """The mean of the rows."""
         mean: np.ndarray = self.for_clients.mean(axis=0, dtype=np.float64).astype(np.float32)

@@ -47,11 +47,14 @@ class _Factorized(nn.Module):
 
     def dense_weight(self) -> Tensor:
         """Return u ⊗ v + µ, of the plain weight's shape; outside training an entry of µ below the threshold is 0."""
-        v = self.v.reshape(*self.v.shape, *(1 for _ in self.u.shape))
-        if self.mu is None:
-            return v * self.u
+        v, mu = self.v.reshape(*self.v.shape, *(1 for _ in self.u.shape)), self.present_mu
         # µ comes first so that the sum has its memory format.
-        return torch.addcmul(self.mu if self.training else self.kept_mu(self.mu), v, self.u)
+        return v * self.u if mu is None else torch.addcmul(mu, v, self.u)
+
+    @property
+    def present_mu(self) -> Tensor | None:
+        """The term µ as it counts now: outside training without the entries below the threshold."""
+        return self.mu if self.training or self.mu is None else self.kept_mu(self.mu)
 
     def kept_mu(self, mu: Tensor) -> Tensor:
         """Return µ with zeros where |µ| is below the threshold."""
@@ -104,9 +107,8 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
         if not self._viewed:
             return super().dense_weight()
         product = torch.outer(self.u.reshape(-1), self.v.reshape(-1)).reshape(*self.v.shape, *self.u.shape)
-        if self.mu is None:
-            return product
-        return (self.mu if self.training else self.kept_mu(self.mu)) + product
+        mu = self.present_mu
+        return product if mu is None else mu + product
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..core.server_view import Federation
-from ..training.at_server import drawn_from, fit
+from ..training.at_server import fit
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import Aggregation, everything
 from .bases.prototypes import PairsRule
@@ -68,7 +68,7 @@ class TrainedPrototypes(PairsRule):
             self.prototypes = network(every).numpy()
 
     def _network(self, classes: int, width: int) -> nn.Module:
-        with drawn_from(self.generator("network")):
+        with self.torch_draws("network"):
             layers = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
             network = nn.Sequential(nn.Embedding(classes, width), *layers)
         if self.trained.size:

@@ -22,7 +22,6 @@ from ..core.process import computing
 from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule
-from ..training.at_server import drawn_from
 from .base import Aggregation, Method
 from .settings.own_models import PFedHNSettings
 
@@ -61,7 +60,7 @@ class GeneratedModels(PerClientRule):
         super().__init__(federation, shared)
         self.learning_rate = learning_rate
         self._made = is_parameter(self.layout)
-        with drawn_from(self.generator("hypernetwork")):
+        with self.torch_draws("hypernetwork"):
             network = Hypernetwork(len(self.clients), int(self._made.sum()))
         nn.init.zeros_(network.last.weight)
         with torch.no_grad():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 import numpy as np
@@ -306,6 +307,15 @@ class Rule(ABC):
     def generator(self, purpose: str) -> np.random.Generator:
         """Return the source of the rule's random choices for one purpose in this round."""
         return generator(self.federation.seed, f"rule {purpose}", self.round)
+
+    @contextmanager
+    def torch_draws(self, purpose: str) -> Iterator[None]:
+        """Have PyTorch draw from :meth:`generator`, such as a new module's weights; its own source stays as it was."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(self.generator(purpose).integers(2**63 - 1)))
+            yield
 
     # -- between rounds ----------------------------------------------------------------------------------------------
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
-from typing import Iterator, cast
+from typing import cast
 
 import numpy as np
-import torch
 from torch import nn
 
 from ..core.process import computing
@@ -15,14 +13,6 @@ from ..core.samples import Samples
 from .loop import run_phase
 from .phase import Phase
 from .settings import TrainingSettings
-
-
-@contextmanager
-def drawn_from(rng: np.random.Generator) -> Iterator[None]:
-    """Have PyTorch draw a new module's weights from a rule's source, and leave its own generator as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**63 - 1)))
-        yield
 
 
 def fit(module: nn.Module, phase: Phase, rng: np.random.Generator) -> float:

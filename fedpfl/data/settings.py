@@ -164,7 +164,7 @@ class DataSettings:
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
         tags="place file free loop",
-        form="a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
+        form="a file of `fedpfl partition --export FILE.npz`",
     )
     partition_seed: int = setting(
         0,

@@ -20,7 +20,6 @@ from ..named_columns import common_order, places
 from ..reading import load_once, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
-from .benchmarks import reader_of
 from .categories import with_words
 from .columns import (  # fmt: skip
     SUFFIXES,
@@ -85,15 +84,13 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
-    """Read a folder with an entry for each client, and join what they hold; or a folder of PFLlib's or LEAF's.
+    """Read a folder with an entry for each client, and join what they hold.
 
     An entry is whatever :func:`read_own` reads, and names the client, a file without its ending; those whose names
     start with a dot are ignored. Errors name the entry.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
-    if (read := reader_of(root)) is not None:
-        return read(root, num_classes)
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
     if not entries:
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")

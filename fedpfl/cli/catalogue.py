@@ -95,8 +95,9 @@ def datasets_command(as_json: AsJson = False) -> None:
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are."""
-    from ..models import names, sources
+    from ..models import names
     from ..models.model_info import describe
+    from ..models.sources import HF_FORM
     from ..results.tables import Table
 
     infos = [describe(name) for name in names()]
@@ -108,8 +109,7 @@ def models_command(as_json: AsJson = False) -> None:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
         rows.append([info.name, info.what, info.takes, size, info.example, info.source.partition("; ")[0]])
     print_drawn(Table("", columns, rows, optional=["from", "for"]), "--json, or a wider terminal")
-    typer.echo("Besides:")
-    typer.echo("\n".join(f"  {form}" for form in sources()))
+    typer.echo(f"Besides:\n  {HF_FORM}")
 
 
 @app.command("config")

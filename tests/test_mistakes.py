@@ -207,7 +207,7 @@ DATA = {
     "x_train holds a value that is not finite": lambda: clients(change=lambda x, y: (x * np.nan, y)),
     "x_train is <U32 40×3: must be": lambda: clients(change=lambda x, y: (x.astype(str), y)),
     "client 0 has 0 training samples, min-samples is 10": lambda: clients(n=0),
-    "all samples must be alike": lambda: [*clients(), *clients(features=2)],
+    "its samples are float32 2, those of client 0 float32 3": lambda: [*clients(), *clients(features=2)],
     "raises ZeroDivisionError: division by zero (test_mistakes.py": lambda: lambda: 1 / 0,
     "no column 'label' (label-column); it has a": lambda: frame().drop(columns="label"),
     "column 'c': holds str, not numbers; ignore-columns = \"c\" leaves out such columns": lambda: frame(c="x"),

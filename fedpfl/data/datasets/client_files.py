@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Hashable, Sequence
-
-import numpy as np
+from typing import Hashable
 
 from ...core import references
 from ...core.errors import ConfigError, DataError
-from ...core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS
 from ...core.rng import generator
-from ...core.samples import IGNORED
-from ..dataset import Dataset, numbered
+from ..dataset import Dataset
 from ..federation import FederatedData
-from ..named_columns import common_order, places
 from ..reading import load_once, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
@@ -32,16 +27,14 @@ from .columns import (  # fmt: skip
     table_files,
     words_in,
 )
-from .folder import MAX_HELD, RGB, coloured, read_image_folder
+from .folder import MAX_HELD, read_image_folder
 from .huggingface import is_saved, read_saved
+from .joining import joined
 from .npz import read_npz, require_no_gaps
 from .reading_helpers import own_path
 from .series import read_series
 from .table import read_table
 from .text import read_news, read_plays
-
-# Of the files of clients, as many as are worth reading.
-MAX_REMARKS = 3
 
 
 def read_own(
@@ -109,107 +102,7 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
     settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), root)
     most = MAX_HELD // len(entries)
     data_sets = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
-    if any(data.is_image and data.x_train.shape[3] == RGB for data in data_sets):
-        data_sets = [_in_colour(data) for data in data_sets]
-    data_sets = _in_one_order(data_sets, entries)
-    _require_alike(entries, data_sets)
-    names = _joined_names(data_sets)
-    data_sets = [
-        replace(
-            data,
-            y_train=_renumbered(data, data.y_train, names),
-            y_test=_renumbered(data, data.y_test, names),
-            num_classes=len(names),
-            class_names=names,
-        )
-        for data in data_sets
-    ]
-    first = data_sets[0]
-
-    def joined(part: str) -> Any:
-        arrays = [getattr(data, part) for data in data_sets]
-        return None if arrays[0] is None else np.concatenate(arrays)
-
-    def owners(part: str) -> Any:
-        counts = [len(getattr(data, part)) for data in data_sets if getattr(data, part) is not None]
-        return np.repeat(np.arange(len(data_sets)), counts) if counts else None
-
-    groups = None
-    if first.groups is not None:
-        halves = [np.split(data.groups, [len(data.y_train)]) for data in data_sets if data.groups is not None]
-        groups = np.concatenate([half for part in zip(*halves) for half in part])
-
-    remarks = _first_ones([f"{entry.name}: {said}" for entry, data in zip(entries, data_sets) for said in data.remarks])
-    return Dataset.of(
-        root.name, joined("x_train"), joined("y_train"), joined("x_test"), joined("y_test"), owners("y_train"),
-        owners("y_test"), len(names), names, first.vocabulary, client_names=tuple(whose),
-        feature_names=first.feature_names, validation=joined("validation"),
-        overlap=max(data.overlap for data in data_sets), groups=groups, remarks=remarks,
-    )  # fmt: skip
-
-
-def _require_alike(entries: Sequence[Path], data_sets: Sequence[Dataset]) -> None:
-    """Refuse a client whose samples, parts or labels are of another kind than the first one's."""
-    first, name = data_sets[0], entries[0].name
-    for entry, data in zip(entries, data_sets):
-        if _samples(data) != _samples(first):
-            raise DataError(f"{entry}: its samples are {_shape(data)}, those of {name} {_shape(first)}")
-        for part, word in (("x_test", "test set"), ("validation", "validation part")):
-            has, lacks = (entries[0], entry) if getattr(data, part) is None else (entry, entries[0])
-            if (getattr(data, part) is None) != (getattr(first, part) is None):
-                raise DataError(f"{lacks}: has no {word}, but {has.name} has one")
-        for kind in (_labels, lambda data: "numbers" if data.unnamed else "names"):
-            if kind(data) != kind(first):
-                raise DataError(f"{entry}: its labels are {kind(data)}, unlike those of {name}")
-
-
-def _samples(data: Dataset) -> Any:
-    return data.x_train.shape[1:], data.x_train.dtype.kind, data.vocabulary
-
-
-def _labels(data: Dataset) -> str:
-    return {MASKS: "masks", NEXT_TOKEN: "tokens", TARGETS: "numbers with decimals", CLASSES: "classes"}[data.label_kind]
-
-
-def _in_one_order(data_sets: Sequence[Dataset], entries: Sequence[Path]) -> list[Dataset]:
-    """Bring all clients' columns into one order by their names."""
-    usual, wanted = common_order([data.feature_names for data in data_sets])
-    return [_with_columns(wanted, data, entry, entries[usual].name) for data, entry in zip(data_sets, entries)]
-
-
-def _with_columns(names: tuple[str, ...], data: Dataset, entry: Path, whose: str) -> Dataset:
-    """Bring the columns of one client into an order, by their names."""
-    if data.feature_names == names:
-        return data
-    if not data.feature_names or not names:
-        which = "has names" if data.feature_names else "has no names"
-        raise DataError(f"{entry}: {which} for its features, unlike {whose}: whether they are the same is unknown")
-    order = places(data.feature_names, names, entry, whose)
-    x_test = None if data.x_test is None else np.take(data.x_test, order, axis=1)
-    return replace(data, x_train=np.take(data.x_train, order, axis=1), x_test=x_test, feature_names=names)
-
-
-def _in_colour(data: Dataset) -> Dataset:
-    """Return grey images as RGB."""
-    if not data.is_image:
-        return data
-    return replace(data, x_train=coloured(data.x_train), x_test=None if data.x_test is None else coloured(data.x_test))
-
-
-def _renumbered(data: Dataset, y: Any, names: tuple[str, ...]) -> Any:
-    """Return labels by their places among the classes of all clients; targets as they are."""
-    if y is None or data.class_names == names or data.label_kind in (TARGETS, NEXT_TOKEN):
-        return y
-    place = {name: number for number, name in enumerate(names)}
-    numbers = np.arange(max(IGNORED + 1, data.num_classes))
-    numbers[: data.num_classes] = [place[name] for name in data.class_names]
-    renumbered: np.ndarray = numbers[y].astype(y.dtype)
-    return renumbered
-
-
-def _first_ones(remarks: list[str]) -> tuple[str, ...]:
-    more = len(remarks) - MAX_REMARKS
-    return (*remarks[:MAX_REMARKS], *([f"and {more} more remarks on other clients' files"] if more > 0 else []))
+    return joined(root.name, data_sets, [*map(str, entries)], [entry.name for entry in entries], tuple(whose))
 
 
 def _by_number(entry: Path) -> tuple[str, int, str]:
@@ -217,18 +110,6 @@ def _by_number(entry: Path) -> tuple[str, int, str]:
     letters = entry.stem.rstrip("0123456789")
     digits = entry.stem[len(letters) :]
     return letters, int(digits[:18] or 0), entry.name
-
-
-def _shape(data: Dataset) -> str:
-    return f"{data.x_train.dtype} {'×'.join(map(str, data.x_train.shape[1:]))}"
-
-
-def _joined_names(data_sets: list[Dataset]) -> tuple[str, ...]:
-    if data_sets[0].unnamed:
-        return numbered(max(data.num_classes for data in data_sets))
-    if all(data.class_names == data_sets[0].class_names for data in data_sets):
-        return data_sets[0].class_names
-    return tuple(sorted({name for data in data_sets for name in data.class_names}))
 
 
 @dataset(

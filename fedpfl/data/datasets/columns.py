@@ -659,18 +659,11 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
 
 
 def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
-    """Read the table, or those of a folder with ``train`` and ``test``, with the features in the order of the first."""
+    """Read the table, or those of a folder with ``train`` and ``test``."""
     require_ignored(settings, column_names(path), path)
     files = table_files(path)
     settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), path)
-    first, *others = (read_columns(file, settings, windows=windows) for file in files)
-    tables = [first]
-    for table in others:
-        if table.features != first.features:
-            x = np.take(table.x, places(table.features, first.features, table.path, first.path.name), axis=1)
-            table = table._replace(features=first.features, x=x)
-        tables.append(table)
-    return tables
+    return [read_columns(file, settings, windows=windows) for file in files]
 
 
 def to_dataset(
@@ -689,9 +682,7 @@ def to_dataset(
     ``alone``: others number the same classes without seeing these labels. ``class_names`` name the classes where labels
     are numbers in any case. ``remarks`` are those of the files.
     """
-    for part in parts[1:]:
-        if part.features != parts[0].features:  # times may be written otherwise
-            places(part.features, parts[0].features, part.path, parts[0].path)
+    parts = [_in_order(part, parts[0]) for part in parts]
     vocabulary = 0
     if settings.tokenizer:
         parts, vocabulary, said = _of_texts(parts, settings)
@@ -722,10 +713,18 @@ def to_dataset(
         shown = f"column {counting[0]!r} counts the rows, and is a feature"
         remarks = (*remarks, f"{shown}: {leave_out(settings, counting)} such columns")
     return of_parts(
-        name, xs, numbers, owners, class_names=names, vocabulary=vocabulary, client_names=client_names,
+        name, xs, numbers, owners, parts[0].path, class_names=names, vocabulary=vocabulary, client_names=client_names,
         feature_names=parts[0].features, remarks=remarks, overlap=max(part.overlap for part in parts),
         groups=groups,
     )  # fmt: skip
+
+
+def _in_order(part: FileSamples, first: FileSamples) -> FileSamples:
+    """Bring the features of a part into the order of the first one's, by their names."""
+    if part.features == first.features:
+        return part
+    order = places(part.features, first.features, part.path, first.path.name)
+    return part._replace(features=first.features, x=np.take(part.x, order, axis=1))
 
 
 def _groups(parts: Sequence[FileSamples], rows: Sequence[np.ndarray]) -> np.ndarray | None:

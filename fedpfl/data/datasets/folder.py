@@ -18,12 +18,23 @@ from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..registry import dataset
 from ..settings import DataSettings
-from .reading_helpers import ChosenParts, chosen_parts, data_dir, is_part, need, of_parts, opened, own_path
+from .reading_helpers import (
+    RGB,
+    ChosenParts,
+    chosen_parts,
+    coloured,
+    data_dir,
+    is_part,
+    need,
+    of_parts,
+    opened,
+    own_path,
+)
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_GREY, RGB = ("1", "L"), 3
+_GREY = ("1", "L")
 # Bytes of all images together in memory.
 MAX_BYTES = 2**34
 # Folders with more bytes of pixels are not held in memory: their images are decoded when they are needed.
@@ -141,11 +152,6 @@ def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX
         return one if grey else coloured(one[None])[0]
 
     return LazyArray([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
-
-
-def coloured(x: Any) -> Any:
-    """Return grey images, uint8 n×H×W×1, as RGB; others as they are."""
-    return np.repeat(x, RGB, axis=3) if x.dtype == np.uint8 and x.shape[3:] == (1,) else x
 
 
 def _look(path: Path, why: str) -> tuple[tuple[int, int], bool]:

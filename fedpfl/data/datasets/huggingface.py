@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import DataError, words_of
 from ...core.name_lists import in_short
 from ..dataset import Dataset
-from ..named_columns import common_order, places
+from ..named_columns import places
 from ..registry import dataset
 from ..settings import DataSettings
 from .categories import with_words
@@ -76,56 +76,18 @@ def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Datas
     return tables_to_dataset(path, tables, settings, alone, remarks)
 
 
-def joined_tables(name: str, tables: dict[str, Any], column: str, ignored: Sequence[str] = ()) -> Any:
-    """Lay Hugging Face Datasets end to end, with a ``column`` that has the key of each; without it there is only one.
-
-    Their columns are matched by name; those that are ``ignored`` may be missing. One whose rows are not simply
-    there, a streamed one or one with a transform, is a :class:`DataError`.
-    """
-    module = need("datasets", "datasets", name)
-    for owner, table in tables.items():
-        where = f"{name}: client {owner}" if column else name
-        if not hasattr(table, "select_columns") or not hasattr(table, "__len__"):
-            raise DataError(f"{where} is streamed (an IterableDataset); load it without streaming")
-        if table.format["type"] == "custom":
-            raise DataError(f"{where} has a transform (with_transform), which is not used here: give the rows as "
-                            ".with_format(None) has them or .map(…) makes them")  # fmt: skip
-        if column in table.features:
-            raise DataError(f"{where} has a column {column!r}, and is one client: leave the column out")
-    if not column:
-        return next(iter(tables.values()))
-    used = {owner: [label for label in table.column_names if label not in ignored] for owner, table in tables.items()}
-    usual, wanted = common_order([*used.values()])
-    ordered = {}
-    for owner, names in used.items():
-        places(names, wanted, f"{name}: client {owner}", f"client {[*used][usual]}")
-        left_out = [label for label in tables[owner].column_names if label in ignored]
-        ordered[owner] = tables[owner].select_columns([*wanted, *left_out])
-    try:
-        return module.concatenate_datasets(
-            [table.add_column(column, [owner] * len(table)) for owner, table in ordered.items()]
-        )
-    except (ValueError, TypeError) as error:  # pyarrow's errors are kinds of these
-        raise DataError(f"{name}: the clients' columns differ: {words_of(error)}") from error
-
-
 def tables_to_dataset(
     path: Path, tables: dict[str, Any], settings: DataSettings, alone: bool = False, remarks: tuple[str, ...] = ()
 ) -> Dataset:
     """Return the data set of one table, or of one for training and one for tests; see :func:`read_saved`."""
     module = need("datasets", "datasets", str(path))
-    first, *others = tables
+    first = next(iter(tables))
     settings = _with_label(path, tables, settings)
-    # The columns of the test set in the order of the training set's.
-    tables.update({part: tables[part].select_columns(tables[first].column_names) for part in others})
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
-    sources = [_source(path, table, module) for table in tables.values()]
+    sources = [table_source(path, table) for table in tables.values()]
     settings = with_words(settings, lambda column: words_in(sources, column), path, alone)
     parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
-    for part in parts[1:]:
-        if (shape := part.x.shape[1:]) != (usual := parts[0].x.shape[1:]):
-            raise DataError(f"{part.path}: its samples are {_times(shape)}, those of {first} {_times(usual)}")
     kind = tables[first].features.get(settings.label_column)
     class_names = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     classes = settings.num_classes or None
@@ -154,7 +116,7 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     if not len(table):
         raise DataError(f"{path}: no rows")
     inputs = {names[place]: table.features[names[place]] for place in roles.features}
-    source = _source(path, table, module)
+    source = table_source(path, table)
     for place in roles.places.values():
         if not isinstance(kind := table.features[names[place]], (module.Value, module.ClassLabel)):
             raise DataError(f"{path}, column {names[place]!r}: holds {kind}; must be a number or a word a row")
@@ -174,8 +136,14 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     return finished(samples._replace(x=x, features=features), settings)
 
 
-def _source(path: Path, table: Any, module: Any) -> Source:
-    """Return a table's columns and its rows, as they are in the package's own memory."""
+def table_source(path: Path, table: Any) -> Source:
+    """Return a table's columns and its rows; ``DataError`` for one whose rows are not simply there."""
+    module = need("datasets", "datasets", str(path))
+    if not hasattr(table, "select_columns") or not hasattr(table, "__len__"):
+        raise DataError(f"{path} is streamed (an IterableDataset); load it without streaming")
+    if table.format["type"] == "custom":
+        raise DataError(f"{path} has a transform (with_transform), which is not used here: give the rows as "
+                        ".with_format(None) has them or .map(…) makes them")  # fmt: skip
     values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     names = list(table.column_names)

@@ -75,12 +75,6 @@ def read_npz(
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
     ys = [labels_beside(x, arrays[f"y{part}"], f"{path}: y{part}", settings) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
-    if len({(x.dtype.kind, x.shape[1:]) for x in xs}) > 1:
-        shown = ", ".join(f"x{part} is {_show(x)}" for part, x in zip(parts, xs))
-        raise DataError(f"{path}: {shown}: must hold samples of one shape")
-    if len({(y.dtype.kind, y.shape[1:]) for y in ys}) > 1:
-        shown = ", ".join(f"y{part} is {_show(y)}" for part, y in zip(parts, ys))
-        raise DataError(f"{path}: {shown}: must be of one kind")
     class_names: tuple[str, ...] = ()
     dense = ys[0].ndim > 1  # masks or tokens
     if ys[0].dtype.kind in "US" or (dense and ys[0].dtype.kind != "f"):
@@ -95,7 +89,7 @@ def read_npz(
                 raise DataError(f"{path}: y{part}[{place}] is {y[place]}: labels must be 0 … {len(class_names) - 1}")
     owners = owners_of(arrays, parts, ys, path)
     return of_parts(
-        name or path.stem, xs, ys, owners, class_names=class_names,
+        name or path.stem, xs, ys, owners, path, class_names=class_names,
         num_classes=0 if class_names else num_classes or 0, vocabulary=vocabulary, client_names=owner_names(arrays),
         remarks=tuple(said),
         feature_names=feature_names(tokenizer) if tokenizer else (),

@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, DataError
 from ..arrays import are_several, array
 from ..content_hash import contents
 from ..dataset import Dataset
-from ..named_columns import common_order, is_frame, names_in_frame, places
+from ..named_columns import is_frame, names_in_frame, places
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings
 from . import tokens
@@ -31,8 +31,8 @@ from .columns import (  # fmt: skip
     with_index,
     words_in,
 )
-from .folder import RGB, coloured
-from .huggingface import joined_tables, tables_to_dataset
+from .huggingface import table_source, tables_to_dataset
+from .joining import joined
 from .npz import as_text, labels_beside, labels_of, samples_of, vocabulary_of
 from .reading_helpers import PARTS, of_parts, part_of
 from .series import windows_of
@@ -319,51 +319,50 @@ def _is_table(thing: object) -> bool:
 def _joined(
     name: str, clients: list[_Client], settings: DataSettings, owned: bool = True, named: bool = True
 ) -> Dataset:
-    """Lay what clients have end to end; not ``owned``: it is one data set; not ``named``: clients have only numbers."""
+    """Join what clients have; not ``owned``: it is one data set; not ``named``: clients have only numbers."""
     sets = [part for client in clients for part in client[2:] if part is not None]
-    for kind, read in ((is_frame, _of_frames), (_is_table, _of_tables)):
-        if all(map(kind, sets)):
-            return read(name, clients, settings, owned)
-        if any(map(kind, sets)):
-            kinds = sorted({references.article(part) for part in sets})
-            raise DataError(f"{name}: its parts are {' and '.join(kinds)}; all must be of one kind")
-    data = _of_arrays(name, clients, settings, owned)
-    return data if owned and named else replace(data, client_names=())
+    read = _of_tables if all(map(is_frame, sets)) or all(map(_is_table, sets)) else _of_arrays
+    if read is _of_arrays and any(is_frame(part) or _is_table(part) for part in sets):
+        shown = sorted({references.article(part) for part in sets})
+        raise DataError(f"{name}: its parts are {' and '.join(shown)}; all must be of one kind")
+    said: dict[str, None] = {}
+    data_sets = read(name, clients, settings, owned, said)
+    data = data_sets[0]
+    if owned:
+        where, called = [client.where for client in clients], [f"client {client.name}" for client in clients]
+        data = joined(name, data_sets, where, called, tuple(client.name for client in clients) if named else ())
+    return replace(data, remarks=(*data.remarks, *said))
 
 
-def _of_frames(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
-    import pandas
-
-    ignored, column = listed(settings.ignore_columns), settings.client_column or "client"
+def _of_tables(
+    name: str, clients: list[_Client], settings: DataSettings, owned: bool, said: dict[str, None]
+) -> list[Dataset]:
+    """Read DataFrames, or Hugging Face Datasets, whose columns go by their names."""
     clients = [
         client._replace(**{part: with_index(getattr(client, part), settings) for part in PARTS}) for client in clients
     ]
-    all_frames = [frame for client in clients for frame in client[2:] if frame is not None]
-    require_ignored(settings, (str(label) for frame in all_frames for label in frame.columns), name)
-    orders = [[str(label) for label in client.train.columns if str(label) not in ignored] for client in clients]
-    usual, wanted = common_order(orders)
-    if owned:
-        settings = replace(settings, client_column=column)
-    settings = with_words(settings, lambda label: words_in(map(frame_source, all_frames), label), name)
-    parts = []
-    for word in PARTS:
-        frames = []
-        for client in clients:
-            frame = getattr(client, word)
-            if frame is None:
-                continue
-            if owned and column in frame.columns:
+    sources = []
+    column = settings.client_column or "client"
+    for client in clients:
+        for part in (part for part in client[2:] if part is not None):
+            source = frame_source(part) if is_frame(part) else table_source(Path(client.where), part)
+            if owned and column in source.names:
                 raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
-            frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
-            used = [label for label in frame.columns if label not in ignored]
-            places(used, wanted, client.where, clients[usual].where)
-            if used != [*wanted]:
-                frame = frame[[*wanted, *(label for label in frame.columns if label in ignored)]]
-            frames.append(frame.assign(**{column: client.name}) if owned else frame)
-        if frames:
-            joined = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
-            parts.append(_frame_samples(joined, name if word == "train" else f"{name}, {word} set", settings))
-    return to_dataset(parts, name, settings, settings.num_classes or None, alone=False)
+            sources.append(source)
+    require_ignored(settings, (label for source in sources for label in source.names), name)
+    settings = with_words(settings, lambda label: words_in(sources, label), name)
+    if owned and settings.client_column:  # each is one client, and has no column of them
+        settings = replace(settings, client_column="client")
+    return [_of_table(client, settings) for client in clients]
+
+
+def _of_table(client: _Client, settings: DataSettings) -> Dataset:
+    parts = {word: part for word, part in zip(PARTS, client[2:]) if part is not None}
+    if not is_frame(client.train):
+        return tables_to_dataset(Path(client.where), parts, settings)
+    called = {word: client.where if word == "train" else f"{client.where}, {word} set" for word in parts}
+    samples = [_frame_samples(frame, called[word], settings) for word, frame in parts.items()]
+    return to_dataset(samples, client.where, settings, settings.num_classes or None, alone=False)
 
 
 def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSamples:
@@ -373,60 +372,40 @@ def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSample
     return windows_of(table, settings) if series else table
 
 
-def _of_tables(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
-    column = settings.client_column or "client"
-    tables = {}
-    for word in PARTS:
-        by_client = {client.name: getattr(client, word) for client in clients if getattr(client, word) is not None}
-        if by_client:
-            tables[word] = joined_tables(name, by_client, column if owned else "", listed(settings.ignore_columns))
-    return tables_to_dataset(Path(name), tables, replace(settings, client_column=column) if owned else settings)
-
-
-def _of_arrays(name: str, clients: list[_Client], settings: DataSettings, owned: bool) -> Dataset:
-    said: dict[str, None] = {}
-    clients, feature_names = _aligned(clients)
-    suffixes = (
-        ("",) if clients[0].test is None else ("_train", "_test", *(["_val"] if clients[0].val is not None else []))
-    )
-    columns: list[list[np.ndarray]] = []
+def _of_arrays(
+    name: str, clients: list[_Client], settings: DataSettings, owned: bool, said: dict[str, None]
+) -> list[Dataset]:
+    """Read arrays, or samples that objects give one by one; what there is to say becomes a key of ``said``."""
+    suffixes = ("",) if clients[0].test is None else ("_train", "_test", "_val")
+    columns, feature_names, label_names = [], [], []
     for client in clients:
         arrays: list[np.ndarray] = []
-        for suffix, part in zip(suffixes, client[2:]):
-            arrays += _arrays_of(part, client.where, suffix, said, settings)
-            for word, values, first in zip("xy", arrays[-2:], columns[0] if columns else arrays):
-                if _form(values) != _form(first):
-                    what = "samples" if word == "x" else "labels or targets"
-                    now, before = _shown(values), _shown(first)
-                    raise DataError(f"{client.where}: {word}{suffix} has {what} of {now}, and {before} come before: "
-                                    f"all {what} must be alike")  # fmt: skip
+        pairs = [_pair(part) for part in client[2:] if part is not None]
+        columns_of_x = [] if is_samples(pairs[0]) else names_in_frame(pairs[0][0])
+        for suffix, pair in zip(suffixes, pairs):
+            arrays += _arrays_of(pair, client.where, suffix, columns_of_x, said, settings)
         # Of a client that is only tested the tests count.
-        counted = arrays[0] if len(arrays[0]) or len(suffixes) == 1 else arrays[2]
+        counted = arrays[0] if len(arrays[0]) or len(pairs) == 1 else arrays[2]
         if len(counted) < settings.min_samples:
-            raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(suffixes) > 1)}samples, "
+            raise DataError(f"{client.where} has {len(arrays[0])} {'training ' * (len(pairs) > 1)}samples, "
                             f"min-samples is {settings.min_samples}")  # fmt: skip
         columns.append(arrays)
-    label_names = [
-        [class_names(part, client.where) if is_samples(part) else () for part in client[2 : 2 + len(suffixes)]]
-        for client in clients
-    ]
+        feature_names.append(tuple(columns_of_x))
+        label_names.append([class_names(pair, client.where) if is_samples(pair) else () for pair in pairs])
     columns, names = _by_name(clients, columns, label_names)
-    if any(array.dtype == np.uint8 and array.shape[3:] == (RGB,) for arrays in columns for array in arrays):
-        columns = [[*map(coloured, arrays)] for arrays in columns]
-    joined = [np.concatenate(list(column)) if owned else column[0] for column in zip(*columns)]
-    counts = [[len(arrays[place]) for arrays in columns] for place in range(0, len(joined), 2)]
-    owners = [np.repeat(np.arange(len(columns)), each) if owned else None for each in counts]
-    _require_no_classes(name, joined[1], settings)
+    _require_no_classes(name, columns[0][1], settings)
     if settings.tokenizer:
         vocabulary = tokens.find(settings.tokenizer).vocabulary
+        feature_names = [tokens.feature_names(settings.tokenizer)] * len(clients)
     else:
-        vocabulary = max(vocabulary_of(x, settings) for x in joined[::2])
-    return of_parts(
-        name, joined[::2], joined[1::2], owners, num_classes=settings.num_classes,
-        class_names=tuple(listed(settings.class_names)) or names, vocabulary=vocabulary,
-        client_names=tuple(client.name for client in clients), remarks=tuple(said),
-        feature_names=tokens.feature_names(settings.tokenizer) if settings.tokenizer else feature_names,
-    )  # fmt: skip
+        vocabulary = max(vocabulary_of(x, settings) for arrays in columns for x in arrays[::2])
+    return [
+        of_parts(
+            client.where, arrays[::2], arrays[1::2], num_classes=settings.num_classes, vocabulary=vocabulary,
+            class_names=tuple(listed(settings.class_names)) or names, feature_names=features,
+        )
+        for client, arrays, features in zip(clients, columns, feature_names)
+    ]  # fmt: skip
 
 
 def _by_name(
@@ -453,30 +432,12 @@ def _by_name(
     return [[*sum(zip(arrays[::2], ys), ())] for arrays, ys in zip(columns, named)], ()
 
 
-def _aligned(clients: list[_Client]) -> tuple[list[_Client], tuple[str, ...]]:
-    """Return clients whose DataFrames x have their columns in one order, by name, and the names if all have these."""
-    parts = [(number, word, part) for number, client in enumerate(clients) for word in PARTS
-             if (part := getattr(client, word)) is not None]  # fmt: skip
-    framed = [
-        (number, word, pair) for number, word, part in parts if (pair := _pair_of(part)) and names_in_frame(pair[0])
-    ]
-    if not framed:
-        return clients, ()
-    first, wanted = common_order([names_in_frame(x) for _, _, (x, _) in framed])
-    clients = [*clients]
-    for number, word, (x, y) in framed:
-        places_now = places(names_in_frame(x), wanted, clients[number].where, clients[framed[first][0]].where)
-        moved: Any = x.iloc[:, places_now], y
-        clients[number] = clients[number]._replace(**{word: moved})
-    return clients, wanted if len(framed) == len(parts) else ()
-
-
-def _pair_of(part: Any) -> tuple[Any, Any] | None:
-    """Return x and y of what is a pair of them."""
-    if isinstance(part, Mapping):
-        named = {str(key).lower(): value for key, value in part.items()}
-        part = tuple(named.get(word) for word in PAIR)
-    return (part[0], part[1]) if isinstance(part, (tuple, list)) and len(part) == len(PAIR) else None
+def _pair(part: Any) -> Any:
+    """Return x and y of a mapping of them; another object as it is."""
+    if not isinstance(part, Mapping):
+        return part
+    named = {str(key).lower(): value for key, value in part.items()}
+    return tuple(named.get(word) for word in PAIR)
 
 
 def _require_no_classes(name: str, y: np.ndarray, settings: DataSettings) -> None:
@@ -486,23 +447,20 @@ def _require_no_classes(name: str, y: np.ndarray, settings: DataSettings) -> Non
 
 
 def _arrays_of(
-    part: Any, where: str, suffix: str, said: dict[str, None], settings: DataSettings
+    part: Any, where: str, suffix: str, columns: list[str], said: dict[str, None], settings: DataSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of one set of samples, checked and in the inner layout."""
+    """Return x and y of one set of samples, checked and in the inner layout, the columns of x in this order."""
     if is_samples(part):
         whose = f"{where}{ {'_train': ', training', '_test': ', test', '_val': ', validation'}.get(suffix, '') }"
         x, y = read_samples(part, whose, said, settings)
         return (tokens.of_array(x, settings.tokenizer, whose, said) if settings.tokenizer else x), y
-    if isinstance(part, Mapping):
-        named = {str(key).lower(): value for key, value in part.items()}
-        part = [named.get(word) for word in PAIR]
-    if not isinstance(part, (tuple, list)) or len(part) != len(PAIR):
-        raise DataError(f"{where} has {references.article(part)} as data set; it must be a torch Dataset or "
-                        "DataLoader, (x, y), or a DataFrame")  # fmt: skip
-    _require_one_order(part[0], part[1], where)
-    require_no_person(f"{where}: x{suffix}", names_in_frame(part[0]), settings, part[0])
-    of_x, y = f"{where}: x{suffix}", array(part[1], f"{where}: y{suffix}")
-    x = array(part[0], of_x)
+    x, y = part
+    of_x, names = f"{where}: x{suffix}", names_in_frame(x)
+    _require_one_order(x, y, where)
+    require_no_person(of_x, names, settings, x)
+    if names and columns:
+        x = x.iloc[:, places(names, columns, of_x, "x_train")]
+    x, y = array(x, of_x), array(y, f"{where}: y{suffix}")
     if settings.tokenizer and settings.tokens:
         return tokens.of_pairs(x, y, settings.tokenizer, f"{where}: x{suffix}, y{suffix}", said)
     if settings.tokenizer:
@@ -520,17 +478,6 @@ def _require_one_order(x: Any, y: Any, where: str) -> None:
             f"{where}: the indexes of x and y have the same rows in another order: give y.loc[x.index], or without "
             "indexes x.to_numpy() and y.to_numpy()"
         )
-
-
-def _shown(values: np.ndarray) -> str:
-    return f"{values.dtype} {values.shape[1:]}"
-
-
-def _form(values: np.ndarray) -> Hashable:
-    shape: tuple[int, ...] = values.shape[1:]
-    if values.dtype == np.uint8 and shape[2:] == (1,):  # with coloured ones it becomes RGB
-        shape = (*shape[:2], RGB)
-    return values.dtype.kind, shape
 
 
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:

@@ -15,6 +15,8 @@ from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..settings import DataSettings
 
+# Channels of images that are not grey.
+RGB = 3
 # Characters of a line, bytes of which are read before anything can be said of them.
 MAX_CHARACTERS = 2**24
 # Size of a file of JSON, which takes several times as much memory.
@@ -127,13 +129,26 @@ def content_of(path: Path, most: int) -> bytes:
         raise DataError(f"{path}: cannot be read: {error.more}") from None
 
 
+def coloured(x: Any) -> Any:
+    """Return grey images, uint8 n×H×W×1, as RGB; others as they are."""
+    return np.repeat(x, RGB, axis=3) if x.dtype == np.uint8 and x.shape[3:] == (1,) else x
+
+
 def of_parts(
-    name: str, xs: Sequence[Any], ys: Sequence[Any], owners: Sequence[np.ndarray | None] = (), **more: Any
-) -> Dataset:
+    name: str, xs: Sequence[Any], ys: Sequence[Any], owners: Sequence[np.ndarray | None] = (), where: object = "",
+    **more: Any,
+) -> Dataset:  # fmt: skip
     """Return a data set whose parts are for training, perhaps for tests, and with these perhaps for validation.
 
-    ``more`` is what else it has.
+    ``where`` is what an error calls it, and ``more`` what else it has.
     """
+    if any(x.dtype == np.uint8 and x.shape[3:] == (RGB,) for x in xs):
+        xs = [*map(coloured, xs)]
+    for word, arrays in (("x", xs), ("y", ys)):
+        for part, values in zip(PARTS, arrays):
+            if (values.dtype.kind, values.shape[1:]) != (arrays[0].dtype.kind, arrays[0].shape[1:]):
+                shown = (f"{array.dtype} {array.shape[1:]}" for array in (values, arrays[0]))
+                raise DataError(f"{where or name}: {word}_{part} and {word}_train must be alike: {' and '.join(shown)}")
     columns, held = [[*xs], [*ys], [*owners] or [None] * len(xs)], None
     if len(xs) > 2:
         held = np.repeat([False, True], (len(xs[0]), len(xs[2])))

@@ -26,13 +26,6 @@ def read_series(path: Path, settings: DataSettings, num_classes: int | None = No
     window has its last row's.
     """
     parts = [windows_of(table, settings) for table in read_files(path, settings, windows=True)]
-    first, *others = parts
-    for part in others:
-        if part.x.shape[2] != first.x.shape[2]:
-            length = first.x.shape[2]
-            raise DataError(
-                f"{part.path}: its windows have {part.x.shape[2]} rows, those of {first.path.name} {length}"
-            )
     return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)
 
 

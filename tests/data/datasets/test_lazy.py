@@ -240,7 +240,7 @@ def test_grey_and_colour_arrays_and_loaders_of_clients_become_colour(made):
     assert data.input_shape == (3, 8, 8)
     assert data._data.x_train.shape == (80, 8, 8, 3)
     assert np.array_equal(data._data.x_train.read(3), np.repeat(grey[3, :, :, None], 3, axis=2))
-    with pytest.raises(DataError, match="all samples must be alike"):
+    with pytest.raises(DataError, match="client 1: its samples are uint8 8×8×4, those of client 0 uint8 8×8×1"):
         made([(grey.astype(np.uint8), labels), (np.zeros((20, 8, 8, 4), np.uint8), labels)])
 
 

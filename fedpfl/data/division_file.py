@@ -21,11 +21,7 @@ _KINDS = {"client": ("iu", "whole numbers"), "test": ("b", "bool")}
 
 
 def read_division(path: Path, samples: int) -> list[Share]:
-    """Return the shares that a file gives to clients 0, 1, …, of ``samples``, the training and test set together.
-
-    ``DataError`` if it is missing, damaged, in another layout or for another number of samples, or leaves a client
-    without training or test samples.
-    """
+    """Return the shares that a file gives to clients 0, 1, …, of ``samples``, the training and test set together."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     try:

@@ -44,8 +44,7 @@ PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
 class FederatedData:
     """A data set divided among ``num_clients`` clients; ``settings.num_clients`` is ignored, and ``seed`` decides all.
 
-    Prepared samples are cached up to ``cache_bytes``. ``remarks`` is what users should know of the data before round 1.
-    ``ConfigError`` or ``DataError`` tell if the data are missing or damaged, or cannot feed that many clients.
+    ``remarks`` is what users should know of the data before round 1.
     """
 
     remarks: list[str]
@@ -173,10 +172,7 @@ class FederatedData:
         return tuple(names_of_classes(self.classes_of(i).tolist(), self.class_names))
 
     def classes_of(self, i: int) -> np.ndarray:
-        """Return the classes that client ``i`` tells apart, in its own numbering.
-
-        A number of its own that stands for no class, since others have more of them, is −1 − number.
-        """
+        """Return the classes that client ``i`` tells apart, in its own numbering: −1 − number for none."""
         task = self._tasks[self._index(i)]
         classes = np.arange(self._data.num_classes) if task is None else np.asarray(task)
         classes = np.concatenate([classes, -1 - np.arange(len(classes), self.num_classes)])
@@ -232,10 +228,7 @@ class FederatedData:
         return self._data.vocabulary
 
     def share(self, i: int) -> Share:
-        """Return the positions of client ``i``'s samples in the training set followed by the test set.
-
-        Those for validation are among its training samples.
-        """
+        """Return the positions of client ``i``'s samples in the training set followed by the test set."""
         return self._shares[self._index(i)]
 
     @cached_property
@@ -297,9 +290,8 @@ class FederatedData:
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
 
-        ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside. ``classes`` is
-        there where all clients tell the same classes apart, ``vocabulary`` for texts. Labels are not permuted; the
-        file's reader does that.
+        ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside. Labels are not
+        permuted; the file's reader does that.
         """
         arrays: dict[str, np.ndarray] = {}
         parts = {"train": self.share(i).train, "test": self.share(i).test}
@@ -382,10 +374,7 @@ class FederatedData:
         return self._scalings[whose]
 
     def preparation(self, i: int) -> dict[str, np.ndarray]:
-        """Return the numbers that bring client ``i``'s samples, as the data have them, into the form its model takes.
-
-        ``fill`` stands in place of gaps, ``mean`` and ``deviation`` scale; none of them where nothing is done.
-        """
+        """Return what brings client ``i``'s samples into the form its model takes: ``fill``, mean and deviation."""
         from fedpfl.data.scaling import FILL
 
         scaling = self.scaling(i)
@@ -422,9 +411,9 @@ def names_of_classes(classes: Sequence[int], names: Sequence[str]) -> list[str]:
 
 
 def partition_counts(data: FederatedData) -> np.ndarray:
-    """Count each client's training samples by class: int64, shape (clients, classes).
+    """Count each client's training samples by class, in its own numbering: int64, shape (clients, classes).
 
-    With ``permute-labels`` the classes are in each client's own numbering. Samples with targets are of one class.
+    Samples with targets are of one class.
     """
     if data.has_targets:
         return np.array([[len(data.labels(i))] for i in range(data.num_clients)])
@@ -487,10 +476,7 @@ def _take(first: np.ndarray, second: np.ndarray | None, positions: np.ndarray) -
 
 
 def federated_data(settings: DataSettings, num_clients: int, seed: int) -> FederatedData:
-    """Return the federation with these settings; a process decodes and divides it only once while files are the same.
-
-    See :class:`FederatedData` for the parameters and errors.
-    """
+    """Return the federation with these settings, which a process makes only once while files are the same."""
     return _federated_data(settings, num_clients, seed, (source_of(settings, seed), state_of_files(settings)))
 
 

@@ -37,20 +37,10 @@ MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class Pool:
-    """The samples that a partitioner divides, known by their labels.
+    """The samples that a partitioner divides, known by their labels (int64).
 
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        The class of each sample.
-    num_classes : int
-        Number of classes C of the data set.
-    owners : ndarray of int64, shape (n,), optional
-        The natural client of each sample; −1 for nobody.
-    part : str
-        ``train``, ``test`` or ``all``: which samples these are.
-    overlap : int
-        The data set's.
+    ``owners`` has the natural client of each sample, −1 for nobody; ``part`` tells which samples these are: ``train``,
+    ``test`` or ``all``; ``overlap`` is the data set's.
     """
 
     labels: np.ndarray
@@ -139,8 +129,7 @@ def proportional(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def top_up(counts: np.ndarray, least: int, liking: np.ndarray) -> np.ndarray:
     """Move samples, one at a time, until every client (column) has ``least``.
 
-    A client takes from the class that it has most of in ``liking``, and from whoever has most of that class and can
-    spare one; so its mix of classes changes as little as possible.
+    A client takes from the class that it has most of in ``liking``, and from whoever has most of that class.
     """
     counts = counts.copy()
     sizes = counts.sum(axis=0)
@@ -165,8 +154,7 @@ def deal_by_class(classes: list[np.ndarray], counts: np.ndarray) -> list[np.ndar
 def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
     """Give every client the samples of one person, device or writer, as the data set says (its array ``client``).
 
-    Owners with fewer than ``min_samples`` samples are left out, and of the others the first ``num_clients`` are
-    taken in the order of their numbers or names.
+    Owners with fewer than ``min_samples`` samples are left out; of the others the first ``num_clients`` are taken.
     """
     if pool.owners is None:
         raise ConfigError(
@@ -218,8 +206,7 @@ def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
 def natural_clients(train: np.ndarray, test: np.ndarray | None, overlap: int, settings: DataSettings) -> int:
     """Return the number of owners that can be clients: those with at least ``min_samples`` that count.
 
-    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``. ``overlap`` is the
-    data set's.
+    ``train`` and ``test`` have the owner of each sample; ``test`` counts with ``split = "mixed"``.
     """
     separate = test is not None and settings.split == "given"
     counted = train if test is None or separate else np.concatenate([train, test])
@@ -259,10 +246,6 @@ def left_out(data: Dataset, settings: DataSettings) -> list[str]:
 
 def partition(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -> list[Share]:
     """Divide a data set among clients, each with training and test samples; the same seed makes the same shares.
-
-    A share has the ascending positions of a client's training and test samples in the training set followed by the test
-    set; neither is empty. ``settings.num_clients`` is ignored. ``ConfigError`` if a setting does not fit this data set,
-    ``DataError`` if the data cannot feed that many clients.
 
     With ``split = "mixed"`` the pool of all samples is divided and each share cut at random by ``test_fraction``
     (``dirichlet-client`` draws from a pool that is cut once for all clients, so that no client is tested with what
@@ -380,7 +363,7 @@ def without_auto(settings: DataSettings, owned: bool, tested: bool) -> DataSetti
     """Put a partitioner and a kind of split in the place of ``auto``.
 
     ``owned``: the data say who owns a sample. ``tested``: they have a test set, which nobody trains on if it is a
-    user's own, unless the partitioner takes one pool of samples.
+    user's.
     """
     if settings.partitioner == AUTO:
         settings = replace(settings, partitioner="natural" if owned else "dirichlet")
@@ -407,7 +390,7 @@ def cut_validation(
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Cut ``validation_fraction`` of a client's training samples off; return both parts, ascending.
 
-    At least one sample stays on either side; of a single one none is taken. The rest is as for :func:`cut_share`.
+    At least one sample stays on either side; of a single one none is taken.
     """
     return _cut(positions, "validation", settings, seed, client, labels, overlap, groups)
 
@@ -544,8 +527,7 @@ def overlap_of(length: int, step: int) -> int:
 def first_apart(n: int, count: int, overlap: int, settings: DataSettings, client: int, what: str) -> int:
     """Return the number of the first of a client's n samples that share nothing with the last ``count``.
 
-    ``DataError`` if none does. ``overlap`` is the data set's. ``what`` is the purpose of the last ones: ``test`` or
-    ``validation``.
+    ``what`` is the purpose of the last ones: ``test`` or ``validation``.
     """
     if n - count <= overlap:
         mine, smaller = ("training samples", "a smaller validation-fraction, ") if what != "test" else ("samples", "")
@@ -588,10 +570,9 @@ def overlap_remark(data: Dataset) -> str:
 
 
 def label_permutation(client: int, num_classes: int) -> np.ndarray:
-    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0.
+    """Return the numbering of the classes that Factorized-FL gives to client ``client``, counted from 0 (appendix B.1).
 
-    The list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``: y becomes ``result[y]`` (appendix B.1,
-    table 4).
+    y becomes ``result[y]``, the list 0 … C−1 shuffled by Python's generator with seed 1234 + ``client``.
     """
     order = list(range(num_classes))
     random.Random(LABEL_SEED + client).shuffle(order)

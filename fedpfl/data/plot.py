@@ -101,8 +101,7 @@ def _round(value: float) -> int:
 def as_text(counts: np.ndarray, client_names: Sequence[str] = (), class_names: Sequence[str] = ()) -> str:
     """Return the counts, shape (clients, classes), as a plain table for terminals: one line for each client.
 
-    With more than 20 classes it names each client's three largest instead. Clients' names, if they have some, follow
-    their numbers; those of up to 20 classes follow the table.
+    With more than 20 classes it names each client's three largest instead.
     """
     clients, classes = counts.shape
     wide = classes > 20

@@ -27,10 +27,8 @@ def entry(name: str) -> tuple[DatasetInfo, Loader]:
 def load(settings: DataSettings, seed: int = 0) -> Dataset:
     """Read the data set that ``settings`` names; ``ConfigError`` or ``DataError`` tell what is missing or wrong.
 
-    Code of the user's that draws at random does so from ``seed``, or from ``partition-seed`` if that is set.
-
-    ``<data-dir>/<name with underscores>.npz`` (for example ``fashion_mnist.npz``, in the layout of dataset ``npz``) is
-    taken instead of a published data set's own files when it is there.
+    Code of the user's that draws at random does so from ``seed``, or from ``partition-seed`` if that is set. A file
+    ``<data-dir>/<name with underscores>.npz`` takes the place of a published data set's own files.
     """
     info, loader = entry(settings.dataset)
     if settings.data and not info.from_path:

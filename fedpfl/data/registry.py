@@ -1,7 +1,4 @@
-"""Data sets and partitioners by name.
-
-The files that register them are imported when a name is asked for; settings know nothing else of them.
-"""
+"""Data sets and partitioners by name; the files that register them are imported when a name is asked for."""
 
 from __future__ import annotations
 

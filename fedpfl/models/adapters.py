@@ -1,8 +1,6 @@
 """Adapters: low-rank additions to the frozen weights of a model, made by Hugging Face's ``peft`` (extra ``lora``).
 
 Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen: LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
-
-This is the only file that knows ``peft``, and it imports it when the first adapter is made.
 """
 
 from __future__ import annotations
@@ -30,10 +28,8 @@ _KINDS = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
 def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str) -> nn.Module:
     """Give linear layers and 2-D convolutions of a model's base adapters, in place.
 
-    An adapter adds (alpha / rank)·B·A to the layer's weight, where A and B have that rank. B starts at 0, so the model
-    computes what it did before; A is drawn from torch's global random generator. ``targets`` are patterns of layers'
-    names, separated by commas (``*attention*``); empty for all linear layers and 2-D convolutions. ``ConfigError`` if
-    ``peft`` is not installed, or no layer could have an adapter.
+    An adapter adds (alpha / rank)·B·A to the layer's weight, where A and B have that rank. B starts at 0; A is drawn
+    from torch's global random generator. ``targets`` are patterns of layers' names; empty for all.
     """
     from .external import extra
 
@@ -151,10 +147,9 @@ def deltas(model: nn.Module, adapter: str) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def merged(model: nn.Module, trained: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Return the arrays of the plain model: those that train, frozen ones, and weights with what adapters add.
+    """Return the arrays of the plain model, as before it had adapters or frozen arrays: weights with what adapters add.
 
-    Names and shapes are those of the model before it had adapters or frozen arrays. ``trained`` replaces its state
-    dict. Adapters that a user's model has of its own (peft) stay as they are.
+    ``trained`` replaces its state dict. Adapters that a user's model has of its own (peft) stay as they are.
     """
     state = model.state_dict() if trained is None else trained
     if not hasattr(model, "peft_config"):

@@ -66,8 +66,7 @@ def with_head(
 
     The module maps inputs (n, *input_shape) to (n, num_classes), images to (n, num_classes, height, width), or texts to
     (n, length, num_classes). ``head`` names its ``nn.Linear`` that becomes the head, of the second kind an
-    ``nn.Conv2d``; empty for the last one, if the model ends in it. ``vocabulary`` is 0 unless the input is text.
-    ``ConfigError`` if there is no such layer, the model does not end in it, or input or output do not fit.
+    ``nn.Conv2d``; empty for the last one, if the model ends in it.
     """
     name = name or type(module).__name__
     if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
@@ -254,10 +253,7 @@ def _output(
 ) -> Tensor:
     """Return a module's output for made-up samples; its arrays are as before afterwards, and ``moved`` has who changed.
 
-    ``gradients`` gets those of its parameters.
-
-    ``ConfigError`` if it does not take them (``input_text`` describes them), or gives something else than a number for
-    each class.
+    ``gradients`` gets those of its parameters. ``input_text`` describes the input in errors.
     """
     mode, when = module.training, " in training mode" if training else ""
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
@@ -317,10 +313,7 @@ def _without_breakpoints() -> Iterator[None]:
 
 
 class Logits(nn.Module):
-    """A model of transformers as a module that maps inputs to logits; in ``texts``, its padding tokens are masked.
-
-    A model that names no padding has 0.
-    """
+    """A model of transformers as a module that maps inputs to logits; in ``texts``, its padding tokens are masked."""
 
     def __init__(self, module: nn.Module, texts: bool) -> None:
         super().__init__()

@@ -71,8 +71,7 @@ def cut_at(module: nn.Module, layer: str) -> BaseHeadModel:
 def plain_names(model: nn.Module) -> Callable[[str], str]:
     """Return the function from the names of a model's arrays to those that they had before the model was cut.
 
-    ``base.conv.weight`` was ``conv.weight`` in the user's module, and ``head.weight`` was ``fc2.weight``. Names of what
-    a method has added stay as they are; all do where two would become the same.
+    Names of what a method has added stay as they are; all do where two would become the same.
     """
 
     def plain(name: str) -> str:

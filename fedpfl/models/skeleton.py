@@ -14,11 +14,9 @@ WEIGHT, BIAS, STATISTIC = "weight", "bias", "running_mean"
 
 
 def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
-    """Make layers for the arrays of a state dict, and cut them before a layer.
+    """Make layers for the arrays of a state dict, and cut them before ``head``, by default the last ``nn.Linear``.
 
-    Arrays of a layer with ``running_mean`` make a BatchNorm layer, a weight with two dimensions and its bias an
-    ``nn.Linear``; other arrays make layers without a type. ``head`` names the layer that is the head, by default the
-    last ``nn.Linear``.
+    Arrays with ``running_mean`` make a BatchNorm layer, a weight with two dimensions and its bias an ``nn.Linear``.
     """
     by_layer: dict[str, dict[str, Tensor]] = {}
     for name, array in arrays.items():

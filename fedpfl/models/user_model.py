@@ -22,11 +22,7 @@ OwnModel = Union[Callable[..., nn.Module], nn.Module, str]
 
 
 def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int = 0, head: str = "") -> nn.Module:
-    """Build a model; a module is copied. ``head`` names the ``nn.Linear`` before which it is cut.
-
-    A function or class may take ``input_shape``, ``num_classes`` and ``vocabulary``. ``ConfigError`` if it raises, or
-    makes no module.
-    """
+    """Build a model; a module is copied. ``head`` names the ``nn.Linear`` before which it is cut."""
     if isinstance(model, str):
         module: Any = build(model, input_shape, num_classes, vocabulary)
     elif isinstance(model, nn.Module):

@@ -42,9 +42,7 @@ def initial(config: Any, model: BaseHeadModel) -> BaseHeadModel:
 def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
     """Load a file's weights into a model, in place; the head stays as it is where the file's has another shape.
 
-    The file is safetensors, or, with PyTorch 2.10 and later, a state dict that ``torch.save`` wrote (nothing but arrays
-    is unpickled), under the names of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn).
-    ``ConfigError`` if it cannot be read or has other arrays.
+    The names are those of the model here or, for resnet18 and vgg16, torchvision's (its vgg16_bn).
     """
     arrays = _read(path)
     if not any(key.startswith(("base.", "head.")) for key in arrays):

@@ -70,10 +70,7 @@ class EarlierRun(RunFolder):
     def copied(
         cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray], lines: Path
     ) -> EarlierRun:
-        """Write a run that ended with the newest round, ``last``, of another one.
-
-        ``lines`` has lines of the other's first rounds, or is not there: it gets the rest, and is moved.
-        """
+        """Write a run that ended with the newest round, ``last``, of another one; ``lines`` may have its first ones."""
         folder = cls(path)
         folder._write_config(config)
         folder._write_task(source.task())
@@ -95,11 +92,7 @@ class EarlierRun(RunFolder):
             self._write_task({**task, "identities": merged})
 
     def let_in(self, clients: Sequence[int]) -> None:
-        """Let other nodes have the numbers of clients, whose personal arrays are lost with their earlier nodes.
-
-        They start from the shared arrays, as a client does that joins. Raise :class:`ConfigError` for a number that no
-        client has.
-        """
+        """Let other nodes have the numbers of clients, whose personal arrays are lost with their earlier nodes."""
         task = self.described()
         for client in clients:
             if not 0 <= client < task["clients"]:
@@ -207,8 +200,7 @@ class EarlierRun(RunFolder):
     def last_intact(self, state_dir: str) -> tuple[int, Stored, list[str]]:
         """Return (round, state after it, remarks) of the newest checkpoint from which the run can be resumed.
 
-        It is intact, as are all lines up to it and the clients' arrays of it that are in ``state_dir``. Clients keep
-        the arrays of two checkpoints, so no older ones are tried.
+        All lines up to it and the clients' arrays of it are intact, too. Clients keep the arrays of two checkpoints.
         """
         task, damaged = self.task(), dict[str, int]()
         for number, path in reversed(self._checkpoints()[-KEPT_CHECKPOINTS:]):

@@ -1,7 +1,4 @@
-"""Personalised models as plain weights: what ``load_state_dict`` of the model without the method's changes takes.
-
-TorchScript and ONNX hold the same model as a program that runs without its Python code.
-"""
+"""Personalised models as plain weights, or as a program (TorchScript, ONNX) that runs without its Python code."""
 
 from __future__ import annotations
 
@@ -49,11 +46,8 @@ def export_personal(
 ) -> list[Path]:
     """Write the personalised model of each client whose model is known on this machine, and return the paths.
 
-    ``RUN/personal/client-00003.safetensors`` and so on, each with a JSON file of the same name, which describes input
-    and output of this model alone: the two are what :func:`fedpfl.load_model` takes. A program of it is a third file,
-    ``client-00003.pt`` or ``.onnx``. If all clients have the model ``global.safetensors``, only programs are written,
-    ``RUN/personal/global.…``; one for each client if their features are scaled by other numbers. A client that is
-    asked for, by name or number, must have its state here.
+    If all clients have the model ``global.safetensors``, only programs are written; one for each client if their
+    features are scaled by other numbers. A client that is asked for must have its state here.
     """
     models = _StoredModels(folder)
     numbers = None if clients is None else [folder.client_number(client) for client in clients]
@@ -72,8 +66,7 @@ def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> 
 def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:
     """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
 
-    It is the personalised model of a client, or by default the one that all clients share, and takes samples as the
-    data have them, but images and tokens as models do.
+    It takes samples as the data have them, but images and tokens as models do.
     """
     models = _StoredModels(folder)
     if client is None:
@@ -133,10 +126,7 @@ class _StoredModels:
 
     @cached_property
     def checkpoint(self) -> tuple[int, Stored]:
-        """The last round, and what the server had after it.
-
-        Shared and personal arrays are of one moment: the client may have trained on since, for a reply that was lost.
-        """
+        """The last round, and what the server had after it: a client may have trained on, for a reply that was lost."""
         return self.folder.checkpoint()
 
     @cached_property
@@ -217,10 +207,7 @@ class _StoredModels:
         return path
 
     def _about(self, client: int | None) -> dict[str, Any]:
-        """Describe a model's inputs and outputs, and its accuracy if it was tested at the end of the run.
-
-        Only a run whose clients were in its own program knows the scaling of their inputs.
-        """
+        """Describe a model's inputs and outputs, and its accuracy if it was tested at the end of the run."""
         config, task, last = self._config(client), self.task, self.checkpoint[0]
         count = self._classes(client)
         names = task.get("class_names") or [str(number) for number in range(count)]
@@ -287,10 +274,7 @@ class _StoredModels:
 
 
 def _prepared(numbers: Mapping[str, Tensor], module: nn.Module, positional: tuple[Any, ...]) -> Any:
-    """Return the arguments of a module whose first one, a batch as the data have it, has no gaps and is scaled.
-
-    ``numbers`` are those of :meth:`fedpfl.data.federation.FederatedData.preparation`.
-    """
+    """Return the arguments of a module whose first one, a batch as the data have it, has no gaps and is scaled."""
     x, *others = positional
     numbers = {key: values.to(x.device) for key, values in numbers.items()}
     if FILL in numbers:

@@ -1,7 +1,4 @@
-"""A run's files, read as seldom as can be.
-
-The end of its metrics is read from the end: 10,000 rounds are listed as fast as ten. What is read whole is kept.
-"""
+"""A run's files, read as seldom as can be: the end of its metrics from the end, and what is read whole is kept."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ _T = TypeVar("_T")
 
 
 def kept(path: Path, read: Callable[[Path], _T]) -> _T:
-    """Return the content of a file, read once for each of its versions as long as it is among the latest files.
-
-    That of the latest file is kept, and of others what fits into :data:`KEPT_BYTES` with it. Nobody changes it.
-    """
+    """Return the content of a file, which nobody changes, read once for each of its versions while there is room."""
     version, (last_version, content) = Version.of(path), _kept.pop(path, (None, None))
     if time.time_ns() - version.changed < FRESH:
         return read(path)
@@ -63,10 +57,7 @@ def kept(path: Path, read: Callable[[Path], _T]) -> _T:
 
 
 def last_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, the last first, if there is a file; a last one that a crash cut short does not count.
-
-    Raises ``DamagedFile`` for a line that is too long.
-    """
+    """Yield the lines of a file, if it is there, the last first; one that a crash cut short does not count."""
     try:
         file = open_regular(path)
     except FileNotFoundError:

@@ -118,8 +118,7 @@ class History:
 class Patience:
     """Tells when what rounds are chosen by, ``by``, has not become better for so many rounds (0: never).
 
-    It reads each round once and keeps the best one. A round in which more tests are missing than in another one does
-    not count: clients that fail make no round better, and end no run.
+    A round in which more tests are missing than in another one does not count: clients that fail make no round better.
     """
 
     def __init__(self, rounds: int, by: str) -> None:

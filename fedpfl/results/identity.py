@@ -30,20 +30,14 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
-    """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
-
-    What is not on this machine has none. ``imported``: see :func:`fedpfl.core.user_code.sources`.
-    """
+    """Return hashes of what settings name: of files by the setting's key, of the user's code by its name."""
     named = code_in(values, "idle")
     modules, objects = user_code.sources(named, values, imported), user_code.handed_over(named)
     return {"files": contents(values), "modules": modules, "objects": objects}
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hash of what lies in the files and folders that settings name, by key; hidden files do not count.
-
-    Who reads a pipe or a device refuses it, so it has none.
-    """
+    """Return a hash of what lies in the files and folders that settings name, by key; hidden files do not count."""
     hashes: dict[str, str] = {}
     for key, place in _named(values):
         if place.is_file() or place.is_dir():
@@ -112,11 +106,7 @@ def _of_file(path: Path) -> str:
 
 
 def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a text that runs have in common whose clients are the same, with the same samples in training and test.
-
-    Where owners in the data, a file or ``partition-seed`` make the clients, other seeds leave them the same, though
-    they may cut off other samples for the test.
-    """
+    """Return a text that runs have in common whose clients are the same, with the same samples in training and test."""
     if has_same_clients(settings):
         return data_key(task, settings)
     if task.get("division") is not None:

@@ -55,10 +55,7 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
 
 
 class Simulation:
-    """A stored run, assembled into every client's model as its messages would.
-
-    ``stored`` is the state of rule and listeners after round ``last``, and ``task`` names the clients' state.
-    """
+    """A stored run after round ``last``, assembled into every client's model as its messages would."""
 
     def __init__(self, engine: Engine, task: Mapping[str, Any], last: int, stored: Mapping[str, np.ndarray]) -> None:
         self.engine = engine
@@ -88,10 +85,7 @@ class Simulation:
         return self.rule.personal_round
 
     def message(self, client: int, kind: str = "evaluate") -> Payload:
-        """Return the next message to a client.
-
-        The kind of the message, ``train`` or ``evaluate``, decides what the server attaches.
-        """
+        """Return the next message to a client, of the kind ``train`` or ``evaluate``, with what the server attaches."""
         self.engine.use_model_of(client)
         sharing, rule = self.engine.sharing, self.rule
         receiver = rule.clients[client]

@@ -17,26 +17,7 @@ ALWAYS = frozenset({"accuracy", "std", "weighted", "loss"})
 
 
 def summarise(done: Round) -> dict[str, Any]:
-    """Turn a round into its line of ``metrics.jsonl``.
-
-    ``train_loss`` is the mean over clients of the loss of the last epoch that they trained; None if none trained.
-    ``personalised`` has the mean over clients of each client's accuracy on its own test samples (``accuracy``, with
-    ``std``, ``each`` and each one's number of test ``samples``) and the share of all test samples that are classified
-    correctly (``weighted``); ``global`` measures the shared model (with ``evaluate-global``, where there is none: the
-    mean of the clients' whole models) on the union of the clients' test sets (with
-    ``test-on = "server"``: on the server's). ``trained`` (with ``evaluate-trained``)
-    is like ``personalised``, but of the clients that trained in this round, with the models that they had then, made
-    ready for a test as the method does. Clients without test samples do not count.
-    ``untested`` are the clients that were asked for a test and gave none that counts, ``unwritten`` tells why clients
-    could not write their models on their own machines.
-    ``validation`` (with ``validation-fraction``) is ``personalised`` on the samples that were set aside.
-    With ``metrics`` each of these has more: the mean over clients by the metric's name, each client's value as
-    ``each-NAME`` and, of ratios of sums, that of all samples as ``NAME-pooled``; ``global`` has one number each, of all
-    samples where the metric is such a ratio, else the mean over clients.
-    ``details`` has what the method measured itself: means over the clients, and the rule's own numbers;
-    ``joined`` are the clients that are new;
-    ``privacy`` what differential privacy has cost up to this round, if there is any.
-    """
+    """Turn a round into its line of ``metrics.jsonl``, whose numbers docs/how-to/python.md explains."""
     losses = [m["train-loss"] for m in done.trained.values() if "train-loss" in m]
     line: dict[str, Any] = {
         "round": done.number,

@@ -1,19 +1,4 @@
-"""The folder of a run: settings, metrics, checkpoints, final weights.
-
-::
-
-    RUN/config.toml          every setting, as used; `flwr run . --run-config RUN/config.toml` runs it again
-    RUN/task.json            input shape, classes, clients, and the key of the clients' stored state
-    RUN/metrics.jsonl        one line a round
-    RUN/checkpoint/          server state of the last two rounds (safetensors), for --resume
-    RUN/arrays/NAME/         what a rule keeps of each round, for example similarities (NumPy files)
-    RUN/global.safetensors   shared arrays at the end, by name; not with rules that keep a model for each client
-    RUN/personal/            personalised models, written by `fedpfl export` where the clients' state is available
-    RUN/summary.md           the outcome in words and numbers
-    RUN/personalised.jsonl   what `fedpfl personalise` found, one line each time
-    RUN/failed.txt           why the run failed, if it did; what was stopped or killed has neither this nor a summary
-    RUN/.lock                locked by the server of the run for as long as it runs
-    RUN/events.out.tfevents… the curves, for TensorBoard
+"""The folder of a run: settings, metrics, checkpoints, final weights (docs/reference/run-folder.md lists its files).
 
 Only the user may enter the folder. Everything that a resumed run reads carries a checksum
 (``core/checksummed_files.py``).
@@ -144,9 +129,6 @@ class RunFolder:
         """Write what the model was built for, so that it can be built again without the data; and the remarks on it.
 
         ``division`` is the checksum of how common data are divided, None where a client has data of its own.
-        ``identities`` has a hash of the secret of each client's node. ``more`` is ``samples``, each client's numbers of
-        training and test samples; ``threads`` of each; and, if all clients are on this machine, ``client_names``,
-        ``class_names`` and ``class_counts``, the training samples by class.
         """
         described = {
             "vocabulary": vocabulary, "division": division, "remarks": list(remarks), "identities": identities or {},
@@ -237,10 +219,10 @@ class RunFolder:
         return task
 
     def task(self) -> Stored:
-        """Return ``state_key`` and, once the clients are found, what they have to learn.
+        """Return ``state_key`` and, once the clients are found, what they have to learn; see :meth:`describe`.
 
-        See :meth:`describe`. ``vocabulary`` is 0 unless the inputs are texts. If clients have different numbers of
-        classes, these are ``classes_of_clients`` and the largest is ``num_classes``.
+        If clients have different numbers of classes, these are ``classes_of_clients`` and the largest is
+        ``num_classes``.
         """
         from .file_cache import kept
 

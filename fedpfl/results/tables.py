@@ -1,8 +1,4 @@
-"""Tables of numbers, which experiments and analyses make, for people, spreadsheets and papers.
-
-A cell is a text, a whole number, a float (written with the column's digits), a :class:`Spread`, or None, which means
-that there can be no value and is written as a dash.
-"""
+"""Tables of numbers, which experiments and analyses make, for people, spreadsheets and papers."""
 
 from __future__ import annotations
 

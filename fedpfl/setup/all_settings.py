@@ -40,10 +40,7 @@ def _fields_of(method: str) -> dict[str, Field[Any]]:
 
 
 def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
-    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name.
-
-    ``look`` for methods in installed packages as well.
-    """
+    """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name."""
     titled = {title: s.by_key(cls) for title, cls in _common()}
     titled[SEVERAL] = {}
     listed: set[str] = set()
@@ -72,9 +69,7 @@ def owners() -> dict[str, tuple[str, ...]]:
 def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed, without torch.
 
-    ``app`` has the settings of the app, among them those of its own methods. ``named`` are settings whose values are
-    checked later, as is what needs torch: the settings of a custom method, the name of a model, and what does not fit
-    together.
+    ``app`` has the settings of the app. ``named`` are settings whose values are checked later, as is what needs torch.
     """
     method = given.get("method", app.get("method", ""))
     if isinstance(method, str) and references.is_custom("method", method):
@@ -167,10 +162,7 @@ def functions() -> frozenset[str]:
 
 
 def code_in(values: Mapping[str, Any], without: str = "server") -> list[tuple[str, str]]:
-    """Return (setting, ``MODULE:NAME``) for each of the user's own parts that settings without a tag name.
-
-    What only the server runs no client imports: it does not count by default.
-    """
+    """Return (setting, ``MODULE:NAME``) for each of the user's own parts that settings without a tag name."""
     return list(references.references(values, sorted(tagged("code") - tagged(without))))
 
 

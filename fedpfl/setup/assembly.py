@@ -43,10 +43,7 @@ def seed_model(config: Config) -> None:
 
 
 def plain_model(config: Config, input_shape: tuple[int, ...], num_classes: int, vocabulary: int = 0) -> BaseHeadModel:
-    """Build the model of a run without the method's changes: initial weights, adapters and frozen arrays are in place.
-
-    See :func:`assemble` for the parameters and errors.
-    """
+    """Build the model of a run without the method's changes, with initial weights, adapters and frozen arrays."""
     seed_model(config)
     plain = untrained(config, input_shape, num_classes, vocabulary)
     gives = getattr(plain, "gives_for", "sample")  # a model without head is refused later, by methods that need one
@@ -85,12 +82,10 @@ def model_name(config: Config, input_shape: tuple[int, ...], vocabulary: int = 0
 def assemble(
     config: Config, input_shape: tuple[int, ...], num_classes: int, device: str = "cpu", vocabulary: int = 0
 ) -> tuple[nn.Module, Sharing]:
-    """Build the model that every participant of a run starts from, and its sharing.
+    """Build the model that every participant of a run starts from, and its sharing: the same arrays everywhere.
 
-    The same seed, and the same file of initial weights where one is given, make the same arrays everywhere.
     ``input_shape`` is (channels, height, width) of an image, (length,) of a text with ``vocabulary`` different tokens,
-    or the shape of a feature array. ``ConfigError`` if the model cannot take this input or the initial weights, or the
-    method cannot take this model or has no place for its initial weights.
+    or the shape of a feature array.
     """
     # Some initialisations (orthogonal ones) are products of matrices: they have the same bits on any number of cores.
     with computing(1):
@@ -200,10 +195,7 @@ def extras_of(config: Config, model: nn.Module, sharing: Sharing) -> Extras:
 def make_rule(
     config: Config, clients: Iterable[Client], sharing: Sharing, layouts: Mapping[int, Layout] | None = None
 ) -> Rule:
-    """Return the rule of the run's method, as it stands before round 1, with the initial arrays of ``sharing``.
-
-    ``layouts`` are those of clients that have a slice of them.
-    """
+    """Return the rule of the run's method, as it stands before round 1, with the ``layouts`` of clients with slices."""
     run, aggregation = config.run, config.method.aggregation
     listed = tuple(sorted(clients, key=lambda client: client.id))
     federation = Federation(

@@ -1,7 +1,4 @@
-"""The reference, written from the code itself: ``pyproject.toml``'s settings, a page on them, and the methods.
-
-``fedpfl config --update`` writes them; a test fails when they are out of date.
-"""
+"""The reference, written from the code itself by ``fedpfl config --update``; a test fails when it is out of date."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ PAGES_THAT_CLONE = ("README.md", "docs/index.md", "docs/how-to/install.md", "doc
 
 
 def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = False) -> str:
-    """Return ``[tool.flwr.app.config]`` with every key and its default, or an app's own ``values``.
-
-    With ``explained`` a comment after each key gives its meaning and limits.
-    """
+    """Return the settings' block: every key and its default, or an app's own ``values``, perhaps ``explained``."""
     lines = [BEGIN, "[tool.flwr.app.config]"]
     for title, fields in sections().items():
         lines.append(f"# {title}")
@@ -195,12 +189,10 @@ def _example(name: str) -> str:
 
 
 def update(root: Path) -> list[Path]:
-    """Rewrite ``settings.pyi``, ``strategies.pyi``, the block in ``pyproject.toml``, a page and a table in another.
+    """Rewrite the stubs, the block in ``pyproject.toml``, a page and a table in another, and return what changed.
 
-    Returns the files that changed. The version and the repository, whose one place is ``fedpfl/version.py``, go in as
-    well: Flower wants the version written out in ``pyproject.toml``, and pages show how to clone the repository. A
-    user's app, which is without the package's code, has the block alone, and keeps its own values there.
-    ``FedpflError`` if ``pyproject.toml`` is missing or lacks the two marker lines.
+    The version and the repository, whose one place is ``fedpfl/version.py``, go in as well. A user's app, which is
+    without the package's code, has the block alone, and keeps its own values there.
     """
     project = root / "pyproject.toml"
     text = project.read_text(encoding="utf-8") if project.is_file() else ""

@@ -104,10 +104,7 @@ def count_false(share: float, clients: int) -> int:
 
 
 def clipped_mean(vectors: Sequence[np.ndarray], weights: Sequence[float], start: np.ndarray) -> np.ndarray:
-    """Return the weighted mean of the vectors, of which the longer half is shortened to the median length.
-
-    Lengths are those of the differences from ``start``: the mean is of start + u_i·min(1, C / ‖u_i‖).
-    """
+    """Return the mean of start + u·min(1, C / ‖u‖), where u are the updates and C is their median length."""
     mean, norm = RunningMean(len(start)), float(np.median([distance(vector, start) for vector in vectors]))
     for vector, weight in zip(vectors, weights):
         mean.add(start + clipped(start, vector, norm), weight)
@@ -115,10 +112,7 @@ def clipped_mean(vectors: Sequence[np.ndarray], weights: Sequence[float], start:
 
 
 def trimmed_mean(vectors: Sequence[np.ndarray], dropped: int) -> np.ndarray:
-    """Return each value's mean (float64) without the ``dropped`` largest and smallest; one or two values at least stay.
-
-    It is the median if ``dropped`` is as large as can be.
-    """
+    """Return each value's mean (float64) without the ``dropped`` largest and smallest; at most, the median."""
     count = len(vectors)
     dropped = min(dropped, (count - 1) // 2)
     places = (dropped, count - 1 - dropped)

@@ -90,9 +90,8 @@ def in_head(name: str) -> bool:
 def freeze(model: nn.Module, trains: Callable[[str], bool]) -> list[str]:
     """Freeze the arrays of a model that do not train, in place; return their names in the model's order.
 
-    ``trains`` tells by a parameter's name whether it trains. Buffers follow the parameters of their module: the running
-    statistics of a BatchNorm are frozen with its weight. For a module without parameters it is asked by the buffers'
-    names.
+    Buffers follow the parameters of their module: the running statistics of a BatchNorm are frozen with its weight. For
+    a module without parameters ``trains`` is asked by the buffers' names.
     """
     for prefix, module in list(model.named_modules()):
         path = f"{prefix}." if prefix else ""

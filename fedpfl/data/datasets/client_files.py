@@ -42,10 +42,8 @@ def read_own(
 ) -> Dataset:
     """Read a file or folder by what it is; raise ``ConfigError`` or ``DataError`` if it is none of these.
 
-    It is a file of arrays (``.npz``), a table or a series (``.csv``, ``.parquet``, or a folder with ``train`` and
-    ``test`` of these), news (``.csv`` with ``dataset = "ag-news"``), plays (``.json``), a folder of a Hugging Face data
-    set, or a folder of images, of which at most ``held`` bytes are in memory. ``alone``: others number the same classes
-    without seeing these data.
+    Of a folder of images at most ``held`` bytes are in memory. ``alone``: others number the same classes without seeing
+    these data.
     """
     if path.is_dir() and is_saved(path):
         return read_saved(path, settings, alone)
@@ -77,11 +75,7 @@ def _holds_series(path: Path, settings: DataSettings) -> bool:
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
-    """Read a folder with an entry for each client, and join what they hold.
-
-    An entry is whatever :func:`read_own` reads, and names the client, a file without its ending; those whose names
-    start with a dot are ignored. Errors name the entry.
-    """
+    """Read a folder with an entry for each client, as :func:`read_own` reads it, and join what they hold."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
@@ -128,13 +122,10 @@ def _clients(settings: DataSettings) -> Dataset:
 def own_data(
     settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None = None
 ) -> FederatedData:
-    """Return the data that lie on this device as a federation of one client (number 0).
+    """Return the data that lie on this device as a federation of one client (number 0), read once while they stay.
 
-    A process reads them once while the files are the same. ``path`` is any of the user's own data, or news or plays;
-    see :func:`read_own`. Its test set is used if it has one; otherwise ``test_fraction`` is cut off. ``client``, the
-    number in the federation, is part of the seed of that cut and of the label permutation. ``num_classes`` is the
-    federation's: a device may lack the highest ones. ``DataError`` if the data do not fit, ``ConfigError`` for a
-    ``normalize`` that does not, and for another ``test_on`` than ``own``.
+    ``client``, the number in the federation, is part of the seed of the cut into training and tests and of the label
+    permutation. ``num_classes`` is the federation's: a device may lack the highest ones.
     """
     source: Hashable = state_of_files(replace(settings, data=path))
     if references.is_custom("dataset", settings.dataset):

@@ -1,8 +1,4 @@
-"""Tables in files: read in pieces, checked cell by cell, and turned into samples.
-
-What tables of samples (:mod:`.table`) and tables of time steps (:mod:`.series`) have in common. A CSV file needs no
-package, a parquet file pyarrow.
-"""
+"""Tables in files: read in pieces, checked cell by cell, and turned into samples."""
 
 from __future__ import annotations
 
@@ -124,8 +120,7 @@ def _tables_in(folder: Path) -> list[str]:
 def read_columns(path: Path, settings: DataSettings, windows: bool = False) -> FileSamples:
     """Read a CSV file whose first line names the columns, or a parquet file.
 
-    With ``windows``, the column ``window`` may tell to which window a row belongs. ``DataError`` names the file,
-    row and column that are wrong; ``ConfigError`` a column that a setting names and the file lacks.
+    With ``windows``, the column ``window`` may tell to which window a row belongs.
     """
     source = source_of(path, settings)
     table = typed(path, source, roles_of(path, source.names, settings, windows), settings)
@@ -226,10 +221,7 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
 
 
 def require_no_person(where: object, names: Iterable[str], settings: DataSettings, x: Any = None) -> None:
-    """Refuse features that say whom a row belongs to.
-
-    ``x`` holds the features where they come next to labels. A feature with fractions names no owner.
-    """
+    """Refuse features that say whom a row belongs to; one with fractions, where ``x`` holds it, names no owner."""
     alike = [
         (index, name) for index, name in enumerate(names) if name == settings.client_column or _PERSON.fullmatch(name)
     ]
@@ -567,10 +559,7 @@ def with_index(frame: Any, settings: DataSettings) -> Any:
 
 
 def read_frame(frame: Any, name: str, settings: DataSettings, windows: bool = False) -> FileSamples:
-    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1.
-
-    ``windows`` is as in :func:`read_columns`.
-    """
+    """Return the table that a pandas DataFrame is; ``name`` is what a ``DataError`` calls it, rows count from 1."""
     where, source = Path(name), frame_source(frame)
     if not len(frame):
         raise DataError(f"{name}: no rows")
@@ -678,9 +667,8 @@ def to_dataset(
     """Give labels and owners numbers, and tell training from test samples; ``DataError`` for a word that is neither.
 
     ``parts`` is one file's samples, which the column ``split`` may divide, or those for training, for tests and perhaps
-    for validation.
-    ``alone``: others number the same classes without seeing these labels. ``class_names`` name the classes where labels
-    are numbers in any case. ``remarks`` are those of the files.
+    for validation. ``alone``: others number the same classes without seeing these labels. ``class_names`` name the
+    classes where labels are numbers in any case.
     """
     parts = [_in_order(part, parts[0]) for part in parts]
     vocabulary = 0

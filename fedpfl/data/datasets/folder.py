@@ -45,12 +45,8 @@ LAYOUT = "expected are train/<class>/ and test/<class>/ with images, or <class>/
 def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int = MAX_HELD) -> Dataset:
     """Read images from ``root/train/<class>/…`` and ``root/test/<class>/…``, or from ``root/<class>/…``.
 
-    The parts may be called as :func:`.places.chosen_parts` knows them. Classes are numbered in the order of their
-    folders' names; a folder may be empty, so that devices which lack a class still agree on the numbers. Unless
-    ``alone``, where other clients may have the other classes, there are at least two. All images must have one size, or
-    are brought to squares of ``size`` pixels. They become grey if all of them are, else RGB. More than ``held`` bytes
-    of pixels are read later, one image at a time. ``DataError`` names the folder or image that is wrong, or says what
-    the folders were taken for.
+    A class's folder may be empty, so that devices which lack it still agree on the numbers. Unless ``alone``, where
+    other clients may have the other classes, there are at least two. More than ``held`` bytes of pixels are read later.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
@@ -203,10 +199,9 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
 
 
 def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0) -> np.ndarray:
-    """Decode images of one size to uint8 n×H×W×C, grey if all of them are; raise ``DataError`` for a wrong one.
+    """Decode images of one size to uint8 n×H×W×C, grey if all of them are; ``size`` brings them to squares.
 
-    ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow, if that is
-    missing. With a ``size`` above 0 the largest square in the middle of each image is scaled to so many pixels a side.
+    ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow.
     """
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
     first = ""

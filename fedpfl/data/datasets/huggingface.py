@@ -52,11 +52,8 @@ def is_saved(path: Path) -> bool:
 def read_saved(path: Path, settings: DataSettings, alone: bool = False) -> Dataset:
     """Read a folder that ``save_to_disk`` wrote; nothing is downloaded, and no code in it is run.
 
-    It holds a ``Dataset``, or a ``DatasetDict`` with ``train`` and perhaps ``test``. The column ``label-column`` has
-    the labels; without it the only column of the type ``ClassLabel``. The one column of images is what models see;
-    without one all columns of numbers (features) or of lists of numbers of one length, or the one column of arrays
-    (series, channels × time; images of uint8). ``alone``: others number the same classes without seeing these data.
-    ``DataError`` names what is wrong, with its row and column.
+    The one column of images is what models see; without one all columns of numbers or of lists of numbers of one
+    length, or the one column of arrays. ``alone``: others number the same classes without seeing these data.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")

@@ -94,10 +94,7 @@ class Lazy:
 
 
 class LazyArray:
-    """Samples that are read by their places, where a data set has an array of them: uint8 images, or float32.
-
-    ``pieces`` are pairs: how many samples there are, and what reads one as an array like ``like``.
-    """
+    """Samples that are read by their places: of ``pieces`` how many there are, and what reads one like ``like``."""
 
     read_later = True
 

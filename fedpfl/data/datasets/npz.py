@@ -39,16 +39,9 @@ def read_npz(
 ) -> Dataset:
     """Read a data set from an ``.npz`` file; raise ``DataError`` if it is missing, damaged or in another layout.
 
-    The file has ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``, with which there may be
-    ``x_val`` and ``y_val``; optionally ``client`` (or ``client_train``, ``client_test``), the owner of each sample, and
-    ``classes``, the names of the classes. Images are uint8 of shape n×H×W or n×H×W×C; texts are whole numbers of shape
-    n×length, and ``vocabulary`` is then the number of different tokens; other data are floats of shape n×features or
-    n×channels×length. ``y`` are whole numbers or names, the classes, or floats of shape n or n×k, targets for ``loss =
-    "mse"`` or ``"multi-label"``, or masks, whole numbers n×H×W, or tokens to predict, n×length. An array that may say
-    more of each sample is refused, and others are ignored. Nothing in the file is ever unpickled. ``num_classes``
-    counts where the file does not name the classes: a device may lack the highest ones. ``alone``: others number the
-    same classes without seeing this file, so names as labels need ``classes``. Of the ``settings`` the loss, ``impute``
-    and ``tokenizer`` count.
+    Nothing in the file is ever unpickled. ``num_classes`` counts where the file does not name the classes: a device may
+    lack the highest ones. ``alone``: others number the same classes without seeing this file, so names as labels need
+    ``classes``. Of the ``settings`` the loss, ``impute`` and ``tokenizer`` count.
     """
     settings = settings or DataSettings()
     arrays, said = read_arrays(path), dict[str, None]()

@@ -78,7 +78,7 @@ class CustomLoader:
         return id(self.source)
 
     def __call__(self, settings: DataSettings, seed: int = 0) -> Dataset:
-        """Make the data set, or raise a ``FedpflError``; it is kept, and made anew only if the seed matters.
+        """Make the data set; it is kept, and made again only if the seed matters.
 
         A function gets ``settings`` and, from the setting ``data``, ``path`` if it takes arguments of these names. What
         it, or a torch Dataset, draws from the generators of Python, NumPy and torch follows from ``seed``.
@@ -158,9 +158,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
 
 
 def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
-    """Return the training and the test set that an object is, the latter None if it has none; None for other objects.
-
-    A validation set may be the third.
+    """Return the training, the test and the validation set that an object is, None where it has none; None for others.
 
     ``pair`` are the types of a pair; in the place of a data set a list is one of clients.
     """

@@ -83,10 +83,7 @@ def shortcut(settings: DataSettings) -> Path:
 
 
 def own_path(settings: DataSettings, what: str) -> Path:
-    """Return the path of a user's own data, the setting ``data``; ``ConfigError`` if it is empty.
-
-    ``what`` is for the error.
-    """
+    """Return the path of a user's own data, the setting ``data``; ``ConfigError``, with ``what``, if it is empty."""
     if not settings.data:
         raise ConfigError("data", "", f'must be the path of {what} for dataset = "{settings.dataset}"')
     return Path(settings.data).expanduser()

@@ -19,11 +19,8 @@ from .reading_helpers import own_path
 def read_series(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
     """Read windows of a series, n × channels × time; arguments and errors are those of ``read_table``.
 
-    Where the table has a column ``window``, rows with the same window (of the same client) are a sample, in
-    their order, and all windows have the same number of rows. Otherwise windows of ``window-length`` rows are cut, one
-    every ``window-step`` rows, from each stretch of rows with the same label, client and split and without a gap in its
-    times; what is left at the end of a stretch belongs to no sample. With a loss of numbers targets may change, and a
-    window has its last row's.
+    Without a column ``window``, windows are cut from each stretch of rows with the same label, client and split and
+    without a gap in its times; what is left at the end of a stretch belongs to no sample.
     """
     parts = [windows_of(table, settings) for table in read_files(path, settings, windows=True)]
     return to_dataset(parts, path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks)

@@ -13,11 +13,10 @@ from .reading_helpers import own_path
 
 
 def read_table(path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False) -> Dataset:
-    """Read a table of samples; ``ConfigError`` or ``DataError`` name the file, row and column that are wrong.
+    """Read a table of samples, a file or a folder with parts.
 
-    It is a CSV file whose first line names the columns, a parquet file, or a folder with ``train`` and ``test`` of
-    these. ``num_classes`` is given where the table may lack the highest classes. ``alone``: others number the same
-    classes without seeing this table, so names are refused without ``class-names``.
+    ``num_classes`` is given where the table may lack the highest classes. ``alone``: others number the same classes
+    without seeing this table, so names are refused without ``class-names``.
     """
     return to_dataset(
         read_files(path, settings), path.stem, settings, num_classes, alone, remarks=table_parts(path).remarks

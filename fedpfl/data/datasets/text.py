@@ -1,7 +1,6 @@
 """Texts as rows of whole numbers: plays for next-character prediction, news for classification.
 
-What stands for a character or a word is fixed here and not learnt from the texts, so that devices that never see each
-other's texts agree on it.
+What stands for a character or a word is fixed here, so that devices that never see each other's texts agree on it.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ def encode_characters(text: str) -> np.ndarray:
 def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Cut running text into samples of 80 characters (uint8, n×80) and the character that follows each (int64, n).
 
-    A sample starts every ``step`` characters. As LEAF does, each line break counts as a space and several spaces as
-    one.
+    As LEAF does, each line break counts as a space and several spaces as one.
     """
     codes = encode_characters(re.sub(" {2,}", " ", text.replace("\n", " ")))
     if len(codes) <= CHUNK:
@@ -58,10 +56,9 @@ def chunks(text: str, step: int) -> tuple[np.ndarray, np.ndarray]:
 def read_plays(path: Path, step: int = 0, each: bool = False) -> Dataset:
     """Read plays, divided by role; raise ``DataError`` for other files, or if no role says more than 80 characters.
 
-    A folder in LEAF's layout has ``train/*.json`` and ``test/*.json`` with ``users`` and ``user_data``: texts of 80
-    characters in ``x``, the one that follows in ``y``. A JSON file ``{"play / role": text, …}`` is cut by
-    :func:`chunks`, without overlaps if ``step`` is 0. With ``each`` labels are not the character that follows a text,
-    but all characters of the text itself.
+    A folder is in LEAF's layout; a JSON file ``{"play / role": text, …}`` is cut by :func:`chunks`, without overlaps if
+    ``step`` is 0. With ``each`` labels are not the character that follows a text, but all characters of the text
+    itself.
     """
     if path.is_dir():
         parts, overlap = [_leaf(path / part) for part in ("train", "test")], 0

@@ -33,7 +33,7 @@ def find(text: str) -> Tokenizer:
     """Return the tokenizer that the setting names: a function, or a file of Hugging Face's ``tokenizers``.
 
     A function gets a text and gives its numbers; its attribute ``vocab_size`` is the number of different ones, padding
-    (0) included, and ``max_length`` how many of them a sample has. ``ConfigError`` says what is wrong.
+    (0) included, and ``max_length`` how many of them a sample has.
     """
     if references.is_reference(text):
         tokenizer = user_code.find("tokenizer", text)
@@ -87,10 +87,7 @@ def decoder(text: str) -> Callable[[Sequence[int]], str] | None:
 
 
 def encoded(texts: Sequence[str], tokenizer: Tokenizer, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return texts as numbers, (texts, length), each followed by zeros, and which of them were too long and are cut.
-
-    ``where`` names a text by its place.
-    """
+    """Return texts as numbers, (texts, length), each followed by zeros, and which of them were too long and are cut."""
     x = np.full((len(texts), tokenizer.length), PADDING, np.int32)
     cut = np.zeros(len(texts), bool)
     for row, text in enumerate(texts):

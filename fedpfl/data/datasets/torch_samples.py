@@ -43,8 +43,7 @@ def is_samples(thing: object) -> bool:
 def class_names(source: Any, where: str) -> tuple[str, ...]:
     """Find the names that a data set, or the one inside a Subset, ConcatDataset, DataLoader or Lazy, has for labels.
 
-    They are its ``classes``, or those of its ``class_to_idx``, as torchvision's data sets have them, unless a
-    ``target_transform`` changes the labels.
+    They are its ``classes`` or ``class_to_idx``, as in torchvision, unless a ``target_transform`` changes the labels.
     """
     if isinstance(source, Lazy):
         return class_names(source.samples, where)
@@ -65,10 +64,8 @@ def class_names(source: Any, where: str) -> tuple[str, ...]:
 def read_samples(source: Any, where: str, said: dict[str, None], settings: DataSettings) -> tuple[Any, np.ndarray]:
     """Return the samples, and the labels or targets, of a torch Dataset or DataLoader or of what works like one.
 
-    A Dataset is read by its own ``__len__`` and ``__getitem__`` alone, an IterableDataset by its ``__iter__``. A
-    DataLoader's sampler or batch sampler draws once, and a ``collate_fn`` of the user's makes the batches that are
-    read. What users should know of it becomes a key of ``said``. A ``DataError`` names the sample that is wrong, and
-    ``where`` is what it calls the data. For a tokenizer texts stay as they are.
+    A DataLoader's sampler or batch sampler draws once, and a ``collate_fn`` of the user's makes the batches that are
+    read. What users should know of it becomes a key of ``said``. For a tokenizer texts stay as they are.
     """
     reading = _Reading(where, said)
     if isinstance(source, Lazy):

@@ -14,15 +14,7 @@ from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
 # Partitioners and kinds of a user's own data that use the same settings; "auto" may be dirichlet.
-_DIRICHLET = (
-    AUTO,
-    "dirichlet",
-    "dirichlet-client",
-    "dirichlet-classes",
-    "dirichlet-equal",
-    "dirichlet-sizes",
-    "pfllib-dirichlet",
-)
+_DIRICHLET = (AUTO, "dirichlet", "dirichlet-client", "dirichlet-sizes", "pfllib-dirichlet")
 _TABLES = ("table", "series", "huggingface", "clients", references.FORM)
 _SERIES = ("series", "clients", references.FORM)
 
@@ -184,7 +176,7 @@ class DataSettings:
         2,
         "Number of distinct classes per client, for the pathological partitioners.",
         minimum=1,
-        only={"partitioner": ("pathological", "dirichlet-classes", "pfllib-pathological")},
+        only={"partitioner": ("pathological", "pfllib-pathological")},
         tags="division",
     )
     train_samples: int = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -212,6 +213,25 @@ class Dataset:
         """
         shape = self.x_train.shape[1:]
         return (shape[2], shape[0], shape[1]) if self.is_image else tuple(shape)
+
+
+def contents(data: Dataset) -> str:
+    """Return a hash of the samples of a data set as they were read, of their names and of their owners.
+
+    Of samples that are read when they are needed some of the inputs count, and all labels.
+    """
+    about = (data.num_classes, data.class_names, data.client_names, data.feature_names, data.vocabulary)
+    digest = hashlib.sha256(repr((about, data.overlap)).encode(errors="surrogatepass"))
+    for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
+        array: Any = getattr(data, name)
+        if array is None:
+            continue
+        digest.update(f"{name} {array.dtype} {array.shape} ".encode())
+        if isinstance(array, np.ndarray):
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        else:
+            digest.update(array.digest)
+    return digest.hexdigest()[:16]
 
 
 def numbered(n: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ..core import references
 from ..core.errors import ConfigError, DataError, printable
 from ..core.pixels import HALF, fits_channels, scale
 from ..core.samples import CACHE_BYTES, Samples, SamplesCache
-from .dataset import Dataset
+from .dataset import Dataset, contents
 from .partitioners import (
     Share,
     all_owners,
@@ -242,8 +242,6 @@ class FederatedData:
     @cached_property
     def contents(self) -> str:
         """Hash of all samples as they were read: with the division it says what each client was given."""
-        from fedpfl.data.content_hash import contents
-
         return contents(self._data)
 
     @property

@@ -1,15 +1,19 @@
-"""Data sets by name: read them, or only the owners of their samples."""
+"""Data sets by name."""
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from ..core import references
 from ..core.errors import ConfigError
+from ..core.files import files_below, stamp_of
 from .dataset import Dataset
-from .datasets.reading_helpers import own_path, shortcut
+from .datasets.reading_helpers import shortcut
 from .registry import DATASETS, DatasetInfo, Loader, table
 from .settings import DataSettings
 
@@ -58,25 +62,19 @@ def _load_once(settings: DataSettings, files: int) -> Dataset:
 
 def state_of_files(settings: DataSettings) -> int:
     """Return a number of the names, sizes and times of a user's files: another one once they have changed."""
-    places = [place for place in (settings.data, settings.division_file, settings.tokenizer) if place]
-    from fedpfl.data.file_state import state_of
-
-    return int(state_of(places)) if places else 0
+    state = 0
+    for place in filter(None, (settings.data, settings.division_file, settings.tokenizer)):
+        root = Path(place).expanduser()
+        for path in files_below(root) if root.is_dir() else [root]:
+            with contextlib.suppress(OSError):  # what reads it tells
+                state = zlib.crc32(f"{path}/{stamp_of(path)}".encode(errors="replace"), state)
+    return state
 
 
 def owners(settings: DataSettings, seed: int = 0) -> tuple[np.ndarray, np.ndarray | None, int] | None:
-    """Return the owners of training and test samples, and the data's ``overlap``; an npz file's samples are not read.
-
-    The answer is None if the data name no owners, or are not on this machine yet. Errors are those of :func:`load`.
-    """
+    """Return the owners of training and test samples, and the data's ``overlap``; None if the data name no owners."""
     info, _ = entry(settings.dataset)
-    path = own_path(settings, "an npz file") if settings.dataset == "npz" else shortcut(settings)
-    if settings.dataset == "npz" or (info.download and path.is_file()):
-        from fedpfl.data.datasets.npz import owners_in
-
-        numbers = owners_in(path)
-        return None if numbers is None else (*numbers, 0)
-    if not info.owned:
+    if not info.owned and not (info.download and shortcut(settings).is_file()):
         return None
     data = load_once(settings, seed)
     return None if data.client_train is None else (data.client_train, data.client_test, data.overlap)

@@ -18,7 +18,6 @@ from fedpfl.core.errors import ConfigError, DamagedFile, printable
 from fedpfl.core.files import open_regular
 
 from .registry import BaseHeadModel
-from .torchvision_weights import from_torchvision
 
 # A damaged file makes torch's reader of pickles stumble in any of these ways.
 _UNREADABLE = (
@@ -31,6 +30,10 @@ _UNREADABLE = (
 _SAFE_TORCH = (2, 10)
 # BatchNorm's count of batches, which nothing depends on; old files lack it.
 _COUNT = "num_batches_tracked"
+
+
+# Where torchvision keeps the last linear layer; everything else is `base`, under its own name.
+_HEADS = {"resnet18": "fc.", "vgg16": "classifier.6."}
 
 
 def initial(config: Any, model: BaseHeadModel) -> BaseHeadModel:
@@ -57,6 +60,21 @@ def load_weights(model: BaseHeadModel, name: str, path: str) -> None:
     if complaint:
         raise ConfigError("initial-weights", path, f"does not fit model = {name!r}: {complaint}")
     model.load_state_dict(arrays, strict=False)
+
+
+def from_torchvision(name: str, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the arrays of torchvision's resnet18 or vgg16_bn to those of the model here (``resnet18``, ``vgg16``).
+
+    The result has the same tensors, for ``load_state_dict``. Leave out ``head.weight`` and ``head.bias`` (and load with
+    ``strict=False``) where the number of classes differs. Other models raise ``ConfigError``.
+    """
+    if name not in _HEADS:
+        raise ConfigError("model", name, "torchvision weights exist only for " + ", ".join(sorted(_HEADS)))
+    head = _HEADS[name]
+    return {
+        "head." + key[len(head) :] if key.startswith(head) else "base." + key: array
+        for key, array in state_dict.items()
+    }
 
 
 def _read(path: str) -> Mapping[str, Tensor]:

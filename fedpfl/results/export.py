@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..client.device_model import ONNX as ONNX_ENDING
-from ..client.device_model import kept_model, read_model, write_files
+from ..client.device_model import kept_model, read_model, traced, write_files
 from ..client.state import ClientState
 from ..core.checksummed_files import Stored, read_arrays
 from ..core.errors import ConfigError, FedpflError, NoPlainModel
@@ -21,6 +24,7 @@ from ..core.files import write_atomically
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.name_lists import shape_of
+from ..core.rng import generator
 from ..core.server_view import Client
 from ..core.sharing import UNUSED_BUFFER, Sharing, is_whole, tied
 from ..data.federation import TOKENS, names_of_classes
@@ -39,6 +43,12 @@ FORMS = {STATE_DICT: ".safetensors", TORCHSCRIPT: ".pt", ONNX: ONNX_ENDING}
 # In a run's folder: what each client's model takes and tells, where these differ from the data's form (a row of each
 # client in every array: fill, mean, deviation, classes); the exported models, and how a model of all is called there.
 CLIENTS, PERSONAL, GLOBAL_NAME = "clients.safetensors", "personal", "global"
+
+
+MISSING = "ONNX needs packages that are not installed: pip install 'fedpfl[onnx]'"
+# Samples with which a program is made, and compared with its model; and the most samples that ONNX takes.
+TRACED, SAMPLES = 2, 5
+MAX_BATCH = 2**16
 
 
 def export_personal(
@@ -200,8 +210,6 @@ class _StoredModels:
         file = write_files(self._file(client), self._about(client), arrays)  # private, as the same arrays in state-dir
         path = file.with_suffix(FORMS[form])
         if form != STATE_DICT:
-            from fedpfl.results.exported_programs import program
-
             content = program(self.module(client, arrays), self.shape, self.vocabulary, form)
             write_atomically(path, content, private=True)
         return path
@@ -323,3 +331,46 @@ def _blank(
     sharing.accept(stored)
     plain = plain_model(config, input_shape, num_classes, vocabulary)
     return _EmptyModel(model, sharing, initial, plain)
+
+
+def program(module: nn.Module, shape: tuple[int, ...], vocabulary: int, form: str) -> bytes:
+    """Return a model as a program for batches of any size; :class:`NoPlainModel` if the form cannot hold it."""
+    rng, size = generator(0, "export"), (SAMPLES, *shape)
+    x = torch.from_numpy(rng.integers(0, vocabulary, size) if vocabulary else rng.random(size, np.float32))
+    content, why = traced(module, module, x) if form == "torchscript" else onnx(module, x)
+    if content is None:
+        raise NoPlainModel(why)
+    return content
+
+
+def onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
+    """Return a model as ONNX, whose input x has a free first dimension; or None, and why it cannot be.
+
+    ``x`` is a batch with which onnxruntime's outputs are compared.
+    """
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+        import onnxscript  # noqa: F401  torch.onnx needs it
+    except ImportError as error:
+        raise FedpflError(MISSING) from error
+
+    with tempfile.TemporaryDirectory(prefix="fedpfl-") as folder, warnings.catch_warnings():
+        path = Path(folder) / "model.onnx"
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        free = {0: torch.export.Dim("n", min=1, max=MAX_BATCH)}
+        try:
+            torch.onnx.export(
+                model, (x[:TRACED],), str(path), input_names=["x"], output_names=["y"], dynamo=True,
+                dynamic_shapes=(free,), external_data=False, verbose=False,
+            )  # fmt: skip
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError, TypeError, ValueError) as error:
+            return None, f"ONNX cannot hold it ({str(error).strip().partition(chr(10))[0][:200]})"
+        content = path.read_bytes()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for batch in (x[:1], torch.cat([x, x[:1]])):
+        with torch.no_grad():
+            expected = model(batch).numpy()
+        if not np.allclose(expected, session.run(None, {"x": batch.numpy()})[0], rtol=1e-3, atol=1e-4):
+            return None, "its ONNX export predicts something else"
+    return content, ""

@@ -30,7 +30,7 @@ from ..core import references
 from ..core.checksummed_files import read_json, to_toml
 from ..core.errors import ConfigError, FedpflError, StateError
 from ..core.files import private_folder, write_atomically
-from ..data.content_hash import contents
+from ..data.dataset import contents
 from ..data.reading import load_once
 from ..results.identity import changed, identity
 from ..results.run_folder import RunFolder, find_run

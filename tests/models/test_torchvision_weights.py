@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
-from fedpfl.models.torchvision_weights import from_torchvision
+from fedpfl.models.weight_files import from_torchvision
 
 torchvision = pytest.importorskip("torchvision")
 

@@ -16,8 +16,7 @@ from fedpfl import models
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.data.federation import federated_data
-from fedpfl.results.export import FORMS, export_personal
-from fedpfl.results.exported_programs import onnx
+from fedpfl.results.export import FORMS, export_personal, onnx
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config

@@ -115,8 +115,8 @@ _SPARSE = {"data", "format", "shape"}
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
-def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.ndarray]:
-    """Return the arrays of a file whose names begin with one of these; a ``DataError`` explains what is wrong."""
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file that a data set has; a ``DataError`` explains what is wrong."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
@@ -124,7 +124,7 @@ def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.nda
     with _opened(path) as archive:
         if {*archive.files} >= _SPARSE:
             raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
-        wanted = [key for key in archive.files if key.split("_")[0] in names]
+        wanted = [key for key in archive.files if key.split("_")[0] in ARRAYS]
         _require_room(archive.zip, {f"{key}.npy" for key in wanted} | {*wanted}, path)
         arrays = {key: archive[key] for key in wanted}
     for key, array in arrays.items():
@@ -345,16 +345,6 @@ def owners_of(
     _, number = np.unique(np.concatenate(present), return_inverse=True)
     pieces = np.split(number.reshape(-1).astype(np.int64), np.cumsum([len(owner) for owner in present])[:-1])
     return [pieces.pop(0) if owner is not None else None for owner in owners]
-
-
-def owners_in(path: Path) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """Return the owners of a file's training and test samples, without its samples; None if it does not name them."""
-    arrays = read_arrays(path, ("y", "client"))
-    parts = ("",) if "y" in arrays else ("_train", "_test", *(["_val"] if "y_val" in arrays else []))
-    if any(f"y{part}" not in arrays for part in parts):
-        return None  # errors of the file are raised where it is read
-    train, *test = owners_of(arrays, parts, [arrays[f"y{part}"] for part in parts], path)
-    return None if train is None else (train, test[0] if test else None)
 
 
 def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ import numpy as np
 from ...core import references, rng, user_code
 from ...core.errors import ConfigError, DataError
 from ..arrays import are_several, array
-from ..content_hash import contents
-from ..dataset import Dataset
+from ..dataset import Dataset, contents
 from ..named_columns import is_frame, names_in_frame, places
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
 from ..settings import DataSettings

@@ -17,7 +17,6 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, dataset, load, table
 from fedpfl.data.datasets.npz import read_npz
 from fedpfl.data.datasets.published import EMNIST_BALANCED
-from fedpfl.data.reading import owners
 from fedpfl.data.registry import DATASETS, dataset_names
 
 
@@ -85,19 +84,6 @@ def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None
     assert load(settings).missing == [2, 3, 4, 5, 6]
     save(tmp_path / "gaps.npz", x=x, y=np.array([0, 1, 4, 3, 3, 1]))
     assert (load(settings).num_classes, load(settings).missing) == (5, [2])
-
-
-def test_owners_are_read_without_the_samples(tmp_path: Path) -> None:
-    mine = {"x": np.array("never read"), "y": np.zeros(4, int), "client": np.array(["b", "b", "a", "b"])}
-    settings = DataSettings(dataset="npz", data=str(save(tmp_path / "a.npz", **mine)))
-    train, test, overlap = owners(settings)
-    assert train.tolist() == [1, 1, 0, 1] and test is None and not overlap
-    both = {"y_train": np.zeros(2, int), "y_test": np.zeros(1, int), "client_train": [5, 3], "client_test": [4]}
-    save(tmp_path / "a.npz", **both)
-    train, test, overlap = owners(settings)
-    assert (train.tolist(), test.tolist()) == ([2, 0], [1])
-    save(tmp_path / "a.npz", **GOOD)
-    assert owners(settings) is None and owners(DataSettings()) is None
 
 
 @pytest.mark.parametrize(

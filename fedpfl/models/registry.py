@@ -37,27 +37,9 @@ class BaseHeadModel(nn.Module):
         Share of the channels that it has of the model with its name; set by :func:`build`.
     another : callable, () → BaseHeadModel
         Builds the same model with newly drawn initial weights; set by :func:`build`.
-    head_path : str
-        Where in a user's module the head was, empty for models that are built in two parts.
     gives_for : str
         For what it gives a number for each class: a ``sample``, (n, num_classes), a ``pixel``, (n, num_classes, height,
         width), or a ``token``, (n, length, num_classes).
-    still : tuple of str
-        Names of the parameters that the model has frozen itself (``requires_grad=False``).
-    unkept : tuple of str
-        Names of what a user's model changes as it trains that is no array of its state dict, and so nobody keeps.
-    in_common : tuple of str
-        Names of data of a user's classes, and of global variables, that the model changes as it trains.
-    moving : tuple of str
-        Names of arrays of a user's model that its own code changes as it trains.
-    contiguous : bool
-        Whether it takes images in the usual order of memory alone.
-    hooks_gradients : bool
-        Whether hooks see or change gradients, of its parameters or of what it computes.
-    ends_in_sigmoid : bool
-        Whether it gives probabilities of labels, each by itself, instead of logits.
-    ends_in_log_softmax : bool
-        Whether it gives logarithms of probabilities of classes, which are logits, too.
 
     Examples
     --------
@@ -76,16 +58,16 @@ class BaseHeadModel(nn.Module):
     vocabulary: int = 0
     width: float = 1.0
     another: Callable[[], BaseHeadModel]
-    head_path: str = ""
     gives_for: str = "sample"
-    still: tuple[str, ...] = ()
-    unkept: tuple[str, ...] = ()
-    in_common: tuple[str, ...] = ()
-    moving: tuple[str, ...] = ()
-    contiguous: bool = False
-    hooks_gradients: bool = False
-    ends_in_sigmoid: bool = False
-    ends_in_log_softmax: bool = False
+    head_path: str = ""  # where in a user's module the head was
+    still: tuple[str, ...] = ()  # parameters that the model has frozen itself
+    unkept: tuple[str, ...] = ()  # what it changes as it trains that is no array of its state dict: nobody keeps it
+    in_common: tuple[str, ...] = ()  # data of a user's classes, and global variables, that it changes as it trains
+    moving: tuple[str, ...] = ()  # arrays that its own code changes as it trains
+    contiguous: bool = False  # it takes images in the usual order of memory alone
+    hooks_gradients: bool = False  # hooks see or change gradients, of its parameters or of what it computes
+    ends_in_sigmoid: bool = False  # it gives probabilities of labels, each by itself, instead of logits
+    ends_in_log_softmax: bool = False  # it gives logarithms of probabilities of classes, which are logits, too
 
     def __init__(self, base: nn.Module, head: nn.Linear) -> None:
         super().__init__()

@@ -153,13 +153,6 @@ def table_source(path: Path, table: Any) -> Source:
     return Source(names, "row", rows, others)
 
 
-def _batches(table: Any, names: Sequence[str], form: str | None) -> Iterator[tuple[int, Any]]:
-    """Yield (number of the first row, from 0, columns by name)."""
-    chosen = table.select_columns(list(names)).with_format(form)
-    for start in range(0, len(table), BATCH):
-        yield start, chosen[start : start + BATCH]
-
-
 def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.ndarray:
     stored = table.select_columns([name]).cast_column(name, module.Image(decode=False))
 
@@ -180,45 +173,34 @@ def _numbers(
     if not inputs:
         there = in_short(table.column_names)
         raise DataError(f"{path}: no column of images or numbers besides the labels; it has {there}")
-    arrays: list[np.ndarray] = []
-    widths: list[tuple[tuple[int, ...], ...]] = []
-    for start, columns in _batches(table, list(inputs), "numpy"):
-        pieces = [_checked(path, start, name, columns[name], settings) for name in inputs]
-        widths.append(tuple(piece.shape[1:] for piece in pieces))
-        if len(pieces) > 1 and any(piece.ndim > 2 for piece in pieces):
-            names = [name for name, piece in zip(inputs, pieces) if piece.ndim > 2]
-            rest = leave_out(settings, [name for name in inputs if name != names[0]])
-            raise DataError(f"{path}: column {names[0]!r} holds arrays, which models take alone; {rest} all others")
-        wide = [piece.reshape(len(piece), -1) if piece.ndim < 2 else piece for piece in pieces]
-        piece = wide[0] if len(wide) == 1 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
-        if piece.ndim == 2 or piece.dtype != np.uint8:
-            piece = piece.astype(np.float32)
-        if piece[0].size * len(table) > MAX_VALUES:
-            raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
-        for name, now, before in zip(inputs, widths[-1], widths[0]):
-            if now != before:
-                raise DataError(f"{path}, row {start + 1}, column {name!r}: has {_times(now)} numbers, rows before it "
-                                f"{_times(before)}")  # fmt: skip
-        arrays.append(piece)
-    x = samples_of(np.concatenate(arrays), str(path), gaps=settings.fills_gaps)
+    columns = table.select_columns(list(inputs)).with_format("numpy")[:]
+    cells = {name: _checked(path, name, columns[name], settings) for name in inputs}
+    if sum(column.size for column in cells.values()) > MAX_VALUES:
+        raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
+    if len(cells) > 1 and (arrays := [name for name, column in cells.items() if column.ndim > 2]):
+        rest = leave_out(settings, [name for name in inputs if name != arrays[0]])
+        raise DataError(f"{path}: column {arrays[0]!r} holds arrays, which models take alone; {rest} all others")
+    wide = [column.reshape(len(column), -1) if column.ndim < 2 else column for column in cells.values()]
+    x = wide[0] if wide[0].ndim > 2 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
+    x = samples_of(x if x.dtype == np.uint8 else x.astype(np.float32), str(path), gaps=settings.fills_gaps)
     if x.ndim > 2:
         return x, ()
-    counts = {name: range(*shape) if shape else None for name, shape in zip(inputs, widths[0])}
-    of_columns = (
-        [name] if numbers is None else [f"{name}[{index}]" for index in numbers] for name, numbers in counts.items()
-    )
-    return x, tuple(itertools.chain.from_iterable(of_columns))
+    names = [
+        [name] if column.ndim < 2 else [f"{name}[{index}]" for index in range(column.shape[1])]
+        for name, column in cells.items()
+    ]
+    return x, tuple(itertools.chain.from_iterable(names))
 
 
-def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: DataSettings) -> np.ndarray:
-    """Check that a column's rows are numbers of one shape."""
-    cells = np.asarray(cells)
+def _checked(path: Path, name: str, column: Any, settings: DataSettings) -> np.ndarray:
+    """Return a column whose rows are numbers of one shape."""
+    cells = np.asarray(column)
     if cells.dtype.kind == "O":
         shapes = [np.shape(cell) for cell in cells]
         for row, shape in enumerate(shapes):
             if shape != shapes[0]:
-                raise DataError(f"{path}, row {start + row + 1}, column {name!r}: has {_times(shape)} numbers, "
-                                f"row {start + 1} {_times(shapes[0])}")  # fmt: skip
+                raise DataError(f"{path}, row {row + 1}, column {name!r}: has {_times(shape)} numbers, "
+                                f"row 1 {_times(shapes[0])}")  # fmt: skip
         # An empty cell is a NaN here; that these are no numbers is said below.
         with contextlib.suppress(TypeError, ValueError):
             cells = np.array(cells.tolist(), np.float64)
@@ -226,7 +208,7 @@ def _checked(path: Path, start: int, name: str, cells: np.ndarray, settings: Dat
         raise DataError(f"{path}, column {name!r}: holds no numbers of one shape; {leave_out(settings, [name])} it")
     if cells.dtype.kind == "f" and not (fit := usable(cells, settings)).all():
         row = int(np.argwhere(~fit)[0][0])
-        raise DataError(f"{path}, row {start + row + 1}, column {name!r}: is empty or not a finite number")
+        raise DataError(f"{path}, row {row + 1}, column {name!r}: is empty or not a finite number")
     return cells
 
 

@@ -30,8 +30,7 @@ DATASETS: Registry[tuple[DatasetInfo, Loader]] = Registry(
     files=[
         ("fedpfl.data.datasets.npz", "npz"),
         ("fedpfl.data.datasets.folder", "image-folder"),
-        ("fedpfl.data.datasets.table", "table"),
-        ("fedpfl.data.datasets.series", "series"),
+        ("fedpfl.data.datasets.table", "table series"),
         ("fedpfl.data.datasets.huggingface", "huggingface"),
         ("fedpfl.data.datasets.client_files", "clients"),
         ("fedpfl.data.datasets.digits", "digits"),

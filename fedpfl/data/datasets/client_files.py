@@ -18,7 +18,6 @@ from ..settings import DataSettings
 from .categories import with_words
 from .columns import (  # fmt: skip
     SUFFIXES,
-    WINDOW,
     column_names,
     holds_tables,
     listed,
@@ -32,8 +31,7 @@ from .huggingface import is_saved, read_saved
 from .joining import joined
 from .npz import read_npz, require_no_gaps
 from .reading_helpers import own_path
-from .series import read_series
-from .table import read_table
+from .table import has_steps, read_table
 from .text import read_news, read_plays
 
 
@@ -59,19 +57,10 @@ def read_own(
         settings = replace(settings, ignore_columns=ignored)
         files = table_files(path)
         settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), path, alone)
-        read = read_series if _holds_series(path, settings) else read_table
-        return read(path, settings, num_classes, alone)
+        return read_table(path, settings, num_classes, alone, has_steps(settings, column_names(path)))
     if path.suffix == ".json":
         return read_plays(path, settings.window_step)
     return read_npz(path, settings, num_classes, alone)
-
-
-def _holds_series(path: Path, settings: DataSettings) -> bool:
-    if settings.dataset == "series" or settings.window_length:
-        return True
-    if settings.dataset == "table":
-        return False
-    return WINDOW in column_names(path)
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:

@@ -22,7 +22,7 @@ from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
-from .categories import SIGN, as_features, as_number, categories, is_number, seconds_of, with_words
+from .categories import SIGN, as_features, as_number, categories, is_number, seconds_of
 from .reading_helpers import (
     MAX_CHARACTERS,
     PARTS,
@@ -645,14 +645,6 @@ def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:
         raise DataError(f"{samples.path}: its {wide} features hold more than {MAX_VALUES} numbers, too many in memory")
     x = np.concatenate([samples.x, *(as_features(cells.names, one)[cells.codes] for cells, one in columns)], axis=1)
     return _in_time(samples._replace(x=x, columns=by_role, features=(*samples.features, *names)), settings)
-
-
-def read_files(path: Path, settings: DataSettings, windows: bool = False) -> list[FileSamples]:
-    """Read the table, or those of a folder with ``train`` and ``test``."""
-    require_ignored(settings, column_names(path), path)
-    files = table_files(path)
-    settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), path)
-    return [read_columns(file, settings, windows=windows) for file in files]
 
 
 def to_dataset(

@@ -19,7 +19,6 @@ from ..settings import DataSettings
 from . import tokens
 from .categories import with_words
 from .columns import (  # fmt: skip
-    WINDOW,
     FileSamples,
     frame_source,
     listed,
@@ -34,7 +33,7 @@ from .huggingface import table_source, tables_to_dataset
 from .joining import joined
 from .npz import as_text, labels_beside, labels_of, samples_of, vocabulary_of
 from .reading_helpers import PARTS, of_parts, part_of
-from .series import windows_of
+from .table import has_steps, windows_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
 
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
@@ -364,9 +363,9 @@ def _of_table(client: _Client, settings: DataSettings) -> Dataset:
 
 def _frame_samples(frame: Any, where: str, settings: DataSettings) -> FileSamples:
     """Return the samples of a DataFrame, whose rows are steps of time where a setting or column says so."""
-    series = bool(settings.window_length) or WINDOW in frame.columns
-    table = read_frame(frame, where, settings, windows=series)
-    return windows_of(table, settings) if series else table
+    steps = has_steps(settings, frame.columns)
+    table = read_frame(frame, where, settings, windows=steps)
+    return windows_of(table, settings) if steps else table
 
 
 def _of_arrays(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import tracemalloc
 from pathlib import Path
@@ -14,7 +15,6 @@ from fedpfl.data import Dataset, DataSettings, FederatedData, default_clients, l
 from fedpfl.data.datasets import columns, reading_helpers
 from fedpfl.data.datasets.client_files import own_data, read_own
 from fedpfl.data.datasets.python_objects import CustomLoader
-from fedpfl.data.datasets.series import read_series
 from fedpfl.data.datasets.table import read_table
 from fedpfl.data.partitioners import Share
 from fedpfl.data.remarks import remarks
@@ -311,7 +311,7 @@ def test_windows_are_cut_from_stretches_of_one_label_and_client(tmp_path: Path) 
     assert data.x_train[:, 0].tolist() == [[0, 1, 2], [3, 4, 5], [7, 8, 9], [10, 11, 12]]
     assert np.array_equal(data.x_train[:, 1], -data.x_train[:, 0])
     assert data.y_train.tolist() == [1, 1, 0, 0] and data.client_train.tolist() == [0, 0, 0, 1]
-    overlapping = read_series(path, DataSettings(dataset="series", window_length=3, window_step=2))
+    overlapping = load(dataclasses.replace(given, window_step=2))
     assert overlapping.x_train[:, 0, 0].tolist() == [0, 2, 4, 7, 10]
 
 

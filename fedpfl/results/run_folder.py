@@ -332,13 +332,13 @@ def is_newer(version: str) -> bool:
     return theirs > ours
 
 
-def find_run(run: str, root: Path, key: str = "run") -> RunFolder:
-    """Find a run by its folder's path or by its name in a folder of runs; ``key`` is the setting that names it."""
+def find_run(run: str, root: Path) -> RunFolder:
+    """Find a run by its folder's path or by its name in a folder of runs."""
     root = root.expanduser()
     for path in (Path(run).expanduser(), root / run):
         if (path / "config.toml").is_file():
             return RunFolder(path.resolve())
-    raise ConfigError(key, run, f"there is no such run in {root}, and no run's folder at this path")
+    raise ConfigError("run", run, f"there is no such run in {root}, and no run's folder at this path")
 
 
 def task_of(input_shape: tuple[int, ...], classes: Sequence[int]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Mapping
+from typing import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -131,7 +131,7 @@ def _assembled(
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last
     model = model.to(device=device, memory_format=order)  # type: ignore[call-overload]
-    require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
+    _require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
     sharing = config.method.sharing(model)
     _require_exact(config.run.model, model, sharing)
     disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
@@ -158,12 +158,11 @@ def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
             raise ConfigError("model", name, f"its array {array} is {kind}, which cannot be stored; use float32")
 
 
-def require_tied_alike(model: nn.Module, travels: Callable[[str], bool], method: str, shown: Any = str) -> None:
-    """Refuse to share only some names of one parameter; ``shown`` is what the error calls a name."""
+def _require_tied_alike(model: nn.Module, travels: Callable[[str], bool], method: str) -> None:
+    """Refuse to share only some names of one parameter."""
     for first, *others in tied(model):
         for other in (name for name in others if travels(name) != travels(first)):
-            both = f"{shown(first)} and {shown(other)}"
-            allowed = f"shares only one of {both}, which are one parameter of the model (tied weights)"
+            allowed = f"shares only one of {first} and {other}, which are one parameter of the model (tied weights)"
             raise ConfigError("method", method, allowed)
 
 

@@ -115,8 +115,8 @@ _SPARSE = {"data", "format", "shape"}
 ARRAYS = ("x", "y", "client", "classes", "vocabulary")
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file that a data set has; a ``DataError`` explains what is wrong."""
+def read_arrays(path: Path, names: tuple[str, ...] = ARRAYS) -> dict[str, np.ndarray]:
+    """Return the arrays of a file whose names begin with one of these; a ``DataError`` explains what is wrong."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
@@ -124,7 +124,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     with _opened(path) as archive:
         if {*archive.files} >= _SPARSE:
             raise DataError(f"{path}: holds a sparse matrix of SciPy; save its toarray() as x, with y")
-        wanted = [key for key in archive.files if key.split("_")[0] in ARRAYS]
+        wanted = [key for key in archive.files if key.split("_")[0] in names]
         _require_room(archive.zip, {f"{key}.npy" for key in wanted} | {*wanted}, path)
         arrays = {key: archive[key] for key in wanted}
     for key, array in arrays.items():

@@ -47,6 +47,16 @@ class FederatedData:
     ``remarks`` is what users should know of the data before round 1.
     """
 
+    name: str  # of the data set
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]  # of features or channels, where they have names
+    has_no_class_names: bool  # classes, or targets, are known by their numbers alone
+    is_image: bool
+    vocabulary: int  # number of different tokens of texts; 0 for data that are no texts
+    input_shape: tuple[int, ...]  # (channels, height, width), (channels, length), (features,) or (length,)
+    label_kind: str  # what the labels are, by the setting ``loss`` that is for them
+    has_targets: bool  # samples have numbers as targets, masks or tokens, instead of a class
+    drawn: bool  # the samples themselves were drawn from the run's seed
     remarks: list[str]
 
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
@@ -97,6 +107,10 @@ class FederatedData:
 
             require_unchanged(data, settings)
         self._data, self._shares, self._numbers = data, shares, numbers
+        self.name, self.class_names, self.feature_names = data.name, data.class_names, data.feature_names
+        self.has_no_class_names, self.is_image, self.vocabulary = data.unnamed, data.is_image, data.vocabulary
+        self.input_shape, self.label_kind = data.input_shape, data.label_kind
+        self.has_targets, self.drawn = data.has_targets, data.drawn
         # They have names of files, and travel.
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
@@ -138,11 +152,6 @@ class FederatedData:
         return cut_validation(mine, settings, seed, client, labels, data.overlap, data.groups)
 
     @property
-    def name(self) -> str:
-        """Name of the data set."""
-        return self._data.name
-
-    @property
     def num_clients(self) -> int:
         """Number of clients."""
         return len(self._shares)
@@ -151,21 +160,6 @@ class FederatedData:
     def num_classes(self) -> int:
         """Number of classes that a client has to tell apart, whether or not it has samples of all of them."""
         return max(self._data.num_classes if task is None else len(task) for task in self._tasks)
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Name of each class of the data set."""
-        return self._data.class_names
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Name of each feature or channel, where they have names."""
-        return self._data.feature_names
-
-    @property
-    def has_no_class_names(self) -> bool:
-        """Tell whether classes, or targets, are known by their numbers alone."""
-        return self._data.unnamed
 
     def class_names_of(self, i: int) -> tuple[str, ...]:
         """Return the names of the classes that client ``i`` tells apart, in its own numbering."""
@@ -188,19 +182,9 @@ class FederatedData:
         return tuple(data.client_names[owners[np.concatenate(share)[0]]] for share in self._shares)
 
     @property
-    def is_image(self) -> bool:
-        """Tell whether the samples are images."""
-        return self._data.is_image
-
-    @property
     def inputs(self) -> str:
         """The normalisation of inputs."""
         return TOKENS if self.vocabulary else PIXELS if self.is_image else AS_IT_IS
-
-    @property
-    def has_targets(self) -> bool:
-        """Tell whether samples have numbers as targets, masks or tokens, instead of a class."""
-        return self._data.has_targets
 
     def require_shares(self) -> None:
         """Raise ``DataError`` unless targets are labels that a sample has or has not: 0, 1, or between them."""
@@ -211,21 +195,6 @@ class FederatedData:
                 raise DataError(
                     f"{self.name}: label {wrong[0][1]} of {part} sample {wrong[0][0]} is {value:g}: {allowed}"
                 )
-
-    @property
-    def label_kind(self) -> str:
-        """What the labels are, by the setting ``loss`` that is for them; of several labels that of targets."""
-        return self._data.label_kind
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (channels, height, width), (channels, length), (features,) or (length,)."""
-        return self._data.input_shape
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of different tokens of texts; 0 for data that are no texts."""
-        return self._data.vocabulary
 
     def share(self, i: int) -> Share:
         """Return the positions of client ``i``'s samples in the training set followed by the test set."""
@@ -243,11 +212,6 @@ class FederatedData:
     def contents(self) -> str:
         """Hash of all samples as they were read: with the division it says what each client was given."""
         return contents(self._data)
-
-    @property
-    def drawn(self) -> bool:
-        """Tell whether the samples themselves were drawn from the run's seed."""
-        return self._data.drawn
 
     def division(self) -> dict[str, np.ndarray]:
         """Return who has each sample, as a file of a division has it; ``DataError`` if a sample is in two shares."""

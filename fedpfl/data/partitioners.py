@@ -161,8 +161,7 @@ def natural(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> 
             "partitioner", "natural", "needs data that name the owner of each sample (an array client in an npz file)"
         )
     everybody = _by_owner(pool.owners)
-    counts = _counts([*map(len, everybody)], pool.overlap, settings)
-    enough = [mine for mine, count in zip(everybody, counts) if count >= settings.min_samples]
+    enough = [mine for mine, fits in zip(everybody, _have_enough(everybody, pool.overlap, settings)) if fits]
     apart = _apart(pool.overlap, settings)
     if not enough:
         most = max(map(len, everybody), default=0)
@@ -186,9 +185,11 @@ def require_owners(num_clients: int, there: int, settings: DataSettings, apart: 
         )
 
 
-def _counts(sizes: Sequence[int], overlap: int, settings: DataSettings) -> Sequence[int]:
-    """Return the number of each owner's samples that count: a cut by time leaves out those that overlap."""
-    return kept(sizes, overlap, settings) if settings.split == "time" else sizes
+def _have_enough(everybody: Sequence[np.ndarray], overlap: int, settings: DataSettings) -> list[bool]:
+    """Tell of each owner whether enough of its samples count: a cut by time leaves out those that overlap."""
+    sizes = [*map(len, everybody)]
+    counts = kept(sizes, overlap, settings) if settings.split == "time" else sizes
+    return [count >= settings.min_samples for count in counts]
 
 
 def _apart(overlap: int, settings: DataSettings) -> str:
@@ -210,8 +211,7 @@ def natural_clients(train: np.ndarray, test: np.ndarray | None, overlap: int, se
     """
     separate = test is not None and settings.split == "given"
     counted = train if test is None or separate else np.concatenate([train, test])
-    counts = _counts([*map(len, _by_owner(counted))], overlap, settings)
-    enough = sum(count >= settings.min_samples for count in counts)
+    enough = sum(_have_enough(_by_owner(counted), overlap, settings))
     return enough + len(only_tested(train, test, settings) if separate and test is not None else ())
 
 
@@ -228,16 +228,16 @@ def left_out(data: Dataset, settings: DataSettings) -> list[str]:
         return []
     pooled = data.client_test is not None and settings.split != "given"
     counted = np.concatenate([data.client_train, data.client_test]) if pooled else data.client_train
-    counts = np.bincount(counted[counted >= 0])
-    enough = np.array(_counts(counts.tolist(), data.overlap, settings)) >= settings.min_samples
-    few = np.flatnonzero((counts > 0) & ~enough).tolist()
+    everybody = _by_owner(counted)
+    fits = _have_enough(everybody, data.overlap, settings)
+    few = [int(counted[mine[0]]) for mine, enough in zip(everybody, fits) if not enough]
     if not few:
         return []
     names = [printable(data.client_names[owner], 40) if data.client_names else str(owner) for owner in few[:MAX_NAMED]]
     shown = ", ".join(names) + (", …" if len(few) > MAX_NAMED else "")
     have = "has" if len(few) == 1 else "have"
     samples = f"samples{_apart(data.overlap, settings)}"
-    return [f"{data.name}: {len(few)} of {int((counts > 0).sum())} owners {have} fewer than min-samples = "
+    return [f"{data.name}: {len(few)} of {len(everybody)} owners {have} fewer than min-samples = "
             f"{settings.min_samples} {samples} and {'is' if len(few) == 1 else 'are'} left out: {shown}"]  # fmt: skip
 
 

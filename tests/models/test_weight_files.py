@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import fedpfl
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
-from fedpfl.models.weight_files import load_weights
+from fedpfl.models.weight_files import from_torchvision, load_weights
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -69,13 +69,39 @@ def test_the_start_is_the_same_for_all_and_the_method_builds_on_it(tmp_path, wei
     assert all(torch.equal(ours[key], fresh[key]) for key in taus)
 
 
-def test_torchvision_s_names_are_understood(tmp_path):
+def of_torchvision(make, **options):
+    """Return a model of torchvision with running statistics that a wrong name would show."""
+    torch.manual_seed(0)
+    model = make(**options).eval()
+    for name, buffer in model.named_buffers():
+        if "running" in name:
+            buffer.uniform_(0.5, 1.5)
+    return model
+
+
+def test_torchvision_s_models_give_the_same_numbers_under_the_names_here(tmp_path):
     torchvision = pytest.importorskip("torchvision")
+    resnet, four = torchvision.models.resnet, [1] * 4
+    for name, like, theirs in (
+        ("resnet18", "resnet18", of_torchvision(torchvision.models.resnet18, num_classes=10)),
+        ("vgg16", "vgg16", of_torchvision(torchvision.models.vgg16_bn, num_classes=10)),
+        (
+            "resnet10",
+            "resnet18",
+            of_torchvision(resnet.ResNet, block=resnet.BasicBlock, layers=four, num_classes=10),
+        ),
+    ):
+        model, x = models.build(name, (3, 32, 32), 10).eval(), torch.randn(2, 3, 32, 32)
+        model.load_state_dict(from_torchvision(like, theirs.state_dict()))
+        with torch.no_grad():
+            assert torch.equal(model(x), theirs(x)), name
+    # A head of other classes starts afresh.
     theirs = torchvision.models.resnet18(num_classes=1000).state_dict()
-    path = saved(tmp_path / "resnet18.pth", theirs)
     model = models.build("resnet18", (3, 32, 32), 10)
-    load_weights(model, "resnet18", path)
+    load_weights(model, "resnet18", saved(tmp_path / "resnet18.pth", theirs))
     assert torch.equal(model.state_dict()["base.layer4.1.conv2.weight"], theirs["layer4.1.conv2.weight"])
+    with pytest.raises(ConfigError, match="'resnet9': torchvision weights exist only for resnet18, vgg16"):
+        from_torchvision("resnet9", {})
 
 
 def test_what_does_not_fit_is_one_line(tmp_path, weights):

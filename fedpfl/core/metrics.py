@@ -155,12 +155,24 @@ def score_in_words(value: float | None, loss: str = CLASSES, digits: int = 2) ->
     return f"{100 * value:.{digits}f} %" if is_share(ACCURACY, loss) else f"{value:.{digits + 2}f}"
 
 
+def is_share_of_app(name: str) -> bool:
+    """Tell whether a number of a test that an app reports under this name lies between 0 and 1, or 0 and 100 percent.
+
+    Examples
+    --------
+    >>> [is_share_of_app(name) for name in ("accuracy", "eval_acc", "val-f1-macro", "eval_loss", "acc_steps")]
+    [True, True, True, False, False]
+    """
+    words = name.lower().replace("_", "-").split("-")
+    return words[-1] == "acc" or any(is_share("-".join(words[place:])) for place in range(len(words)))
+
+
 def unlikely(metric: str, values: Sequence[float]) -> str:
     """Describe the fault of a test's number as an app reports it, in one line; an empty string if it has none.
 
     A share may be in percent.
     """
-    low, high = (0.0, 100.0) if is_share(metric.rpartition("-")[2]) else (-LARGEST, LARGEST)
+    low, high = (0.0, 100.0) if is_share_of_app(metric) else (-LARGEST, LARGEST)
     wrong = [value for value in values if not low <= value <= high]
     return f"{printable(metric, 80)} = {shown(wrong[0])}: must be from {low:g} to {high:g}" if wrong else ""
 

@@ -51,6 +51,7 @@ from ..setup.objects import as_setting
 from ..setup.options.privacy import PrivacyOption
 from ..setup.options.robust import RobustSettings
 from .flowers_loop import (
+    EPSILON,
     bounded,
     heaviest_of,
     mean_of_metrics,
@@ -78,8 +79,6 @@ OF_TRAINING = {
 }  # fmt: skip
 # The hooks of Flower's loop, which fedpfl's own does not call.
 HOOKS = ("summary", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "start")
-# The metric of a round that tells the ε spent so far.
-EPSILON = "privacy-epsilon"
 # Flower's names of settings that have other ones here.
 FLOWERS_NAMES = {
     "proximal_mu": "only FedProx has it", "lr": "it is learning_rate", "accept_failures": "see min_replies",
@@ -208,7 +207,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._arrays: ArrayRecord | None = None  # what the last round made
         self._before = 0  # rounds of earlier starts
         self._rounds = 0  # that were begun in this one
-        self._asked = False  # whether replies are expected
+        self._asked = ""  # the hook that is to get replies
         self._failed: RoundFailed | None = None
         self._counted = 0
         self._told_heavy: set[tuple[str, int]] = set()  # hooks, and clients that were most of a mean there
@@ -278,12 +277,13 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._wrapper = self._wrapper or self._caller()
         loop, way = self._begun(grid, arrays)
         self._rounds = server_round
-        self._asked = bool(self.fraction_train) and not self._over
+        self._asked = ""
         if self._over:
             return []
         loop.open(way, self._before + server_round)
-        if not self._asked:
+        if not self.fraction_train:
             return []
+        self._asked = "aggregate_train"
         requests = loop.begin(loop.round.number)
         messages = way.messages(requests, self._with_settings(config), server_round)
         logger.log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(messages), len(way.online))
@@ -294,9 +294,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Combine the replies by the method's rule; return the shared arrays by name, and the mean metrics."""
         loop, way = self._loop, self._way
-        if loop is None or way is None or not self._asked:
+        if not self._expects("aggregate_train", replies := [*replies]):
             return None, None
-        self._asked = False
+        assert loop is not None and way is not None
         try:
             loop.combine(loop.round.number, way.read(replies, loop.fail, trained=True))
         except RoundFailed as error:
@@ -315,7 +315,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._over = server_round if loop.close() else 0
         self._require_right_noise(loop)
         self._arrays = self._named(loop.rule)
-        metrics = self._mean_of(self.train_metrics_aggr_fn, counted)
+        metrics = self._mean_of(self.train_metrics_aggr_fn, loop.round.trained)
         if spent := loop.round.privacy:
             metrics[EPSILON] = spent["epsilon"]
             logger.log(INFO, "fedpfl: privacy spent: ε = %.2f at δ = %g", spent["epsilon"], spent["delta"])
@@ -325,12 +325,15 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes test their personalised models."""
+        if self._asked == "aggregate_train" and self._wrapper is None:
+            self._refuse_uncalled("aggregate_train")
         loop, way = self._begun(grid, arrays)
         number = self._before + server_round
         ended = self._over and server_round != self._over
-        self._asked = bool(self.fraction_evaluate) and not ended and self.config.run.evaluates_in(number)
-        if not self._asked:
+        self._asked = ""
+        if not self.fraction_evaluate or ended or not self.config.run.evaluates_in(number):
             return []
+        self._asked = "aggregate_evaluate"
         way.look()
         requests = loop.test_requests(number)
         messages = way.messages(requests, self._with_settings(config), server_round)
@@ -340,19 +343,33 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the mean of the nodes' metrics, weighted by ``weighted_by_key``."""
         loop, way = self._loop, self._way
-        if loop is None or way is None or not self._asked:
+        if not self._expects("aggregate_evaluate", replies := [*replies]):
             return None
-        self._asked = False
+        assert loop is not None and way is not None
         loop.collect_scores(way.read(replies, loop.fail, trained=False))
         self._tell("aggregate_evaluate")
-        counted = [way.contents[client] for client in sorted(loop.round.evaluated)]
-        return self._mean_of(self.evaluate_metrics_aggr_fn, counted) if counted else None
+        clients = loop.round.evaluated
+        return self._mean_of(self.evaluate_metrics_aggr_fn, clients) if clients else None
 
-    def _mean_of(self, function: MetricsFunction, counted: list[RecordDict]) -> MetricRecord:
-        """Return the numbers of replies that a function makes; fedpfl's own bounds what a reply counts."""
+    def _expects(self, hook: str, replies: Collection[Message]) -> bool:
+        """Return whether a hook is to get replies; refuse those to messages that this strategy has not made."""
+        if self._asked != hook and replies:
+            self._refuse_uncalled(hook.replace("aggregate", "configure"))
+        expects, self._asked = self._asked == hook, ""
+        return expects
+
+    def _refuse_uncalled(self, hook: str) -> None:
+        """Refuse hooks of a subclass that leave out one of these, without which no round can count."""
+        message = f"its {hook} was not called, so that no reply can count: call super().{hook} in one of your own"
+        raise ConfigError("strategy", type(self).__name__, message)
+
+    def _mean_of(self, function: MetricsFunction, clients: Collection[int]) -> MetricRecord:
+        """Return the numbers that a function makes of clients' replies; fedpfl's own bounds what a reply counts."""
+        assert self._way is not None
+        counted = [self._way.contents[client] for client in sorted(clients)]
         if function is mean_of_metrics:
             share = self.config.of(RobustSettings).max_weight_share
-            return mean_of_metrics(counted, self.weighted_by_key, share)
+            return mean_of_metrics(counted, self.weighted_by_key, share, [*map(self._way.shown, sorted(clients))])
         return function(counted, self.weighted_by_key)
 
     def start(  # type: ignore[override]

@@ -230,10 +230,19 @@ def of(**metrics):
 def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     good = [of(n=2, loss=1.0, each=[1.0, 3.0]), of(n=6, loss=2.0, each=[5.0, 3.0])]
     assert dict(mean_of_metrics(good, "n")) == {"each": [4.0, 3.0], "loss": 1.75}
-    assert "each" not in mean_of_metrics([*good, of(n=1, each=[1.0])], "n") and "several lengths" in caplog.text
+    assert mean_of_metrics([*good, of(n=1, each=[1.0]), of(n=1, each=2.0)], "n")["each"] == [4.0, 3.0]
+    assert "one node: each has another length than that of most nodes; left out" in caplog.text
+    assert "each" not in mean_of_metrics([good[0], of(n=1, each=[1.0])], "n") and "several lengths" in caplog.text
+    for name in ("accuracy", "eval_acc", "val_accuracy", "balanced-accuracy"):
+        shares = [of(n=1, **{name: 0.4}), of(n=1, **{name: 0.2}), of(n=1, **{name: 98.0})]
+        assert mean_of_metrics(shares, "n", nodes=["a", "b", "c"])[name] == pytest.approx(0.3)
+        assert f"c: {name} = 98: most nodes send at most 1, not percent; left out" in caplog.text
+    percents = [of(n=1, accuracy=value) for value in (40.0, 0.5, 98.0)]
+    assert mean_of_metrics(percents, "n")["accuracy"] == pytest.approx(138.5 / 3)
+    assert not mean_of_metrics([of(n=1, **{"privacy-epsilon": 0.1})], "n")
     of_part = {"part-n": [1, 2], "part-acc": 1.0}
     assert mean_of_metrics([of(n=1, **{"part-n": 3, "part-acc": 0.0}), of(n=3, **of_part)], "n")["part-acc"] == 0.5
-    for wrong in ({"loss": 1e300}, {"loss": float("nan")}, {"val-accuracy": -5.0}, {"accuracy": 101.0}):
+    for wrong in ({"loss": 1e300}, {"loss": float("nan")}, {"val-accuracy": -5.0}, {"eval_acc": 500.0}):
         assert not mean_of_metrics([of(n=1, **wrong)], "n"), wrong
     caplog.clear()
     long = {"x" * 10**6: 1.0, "red\x1b[31m": 1.0, **{f"accuracy{at}": float("nan") for at in range(1000)}}

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 from flower_apps import AppGrid, Net, initial, plain_app, samples
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp.strategy import (
@@ -406,3 +406,37 @@ def test_flowers_settings_have_flowers_defaults():
     ours, theirs = (inspect.signature(cls).parameters for cls in (strategies.FedAvg, FlowersFedAvg))
     assert {name: ours[name].default for name in theirs} == {name: one.default for name, one in theirs.items()}
     assert list(ours)[: len(theirs)] == list(theirs)
+
+
+def of_ones_own(hook):
+    """Return a strategy with a hook of its own that never calls the method's."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": server_round})})
+        return [Message(content, node, "train") for node in grid.get_node_ids()]
+
+    def aggregate_train(self, server_round, replies):
+        first, *_ = [reply.content["arrays"] for reply in replies]
+        return first, MetricRecord({})
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        return [Message(RecordDict({"arrays": arrays}), node, "evaluate") for node in grid.get_node_ids()]
+
+    return type("Own", (strategies.FedAvg,), {hook: locals()[hook]})
+
+
+@pytest.mark.parametrize("hook", ["configure_train", "aggregate_train", "configure_evaluate"])
+def test_a_hook_of_ones_own_that_leaves_out_the_methods_is_refused(hook):
+    with pytest.raises(
+        fedpfl.ConfigError, match=f"strategy = 'Own': its {hook} was not called, so that no reply"
+    ) as one:
+        of_ones_own(hook)().start(AppGrid(plain_app()), initial(), num_rounds=1)
+    assert "\n" not in str(one.value)
+
+
+def test_a_test_of_ones_own_is_left_alone():
+    hook = lambda self, number, replies: MetricRecord({"n": len([*replies])})  # noqa: E731
+    own = type("Own", (of_ones_own("configure_evaluate"),), {"aggregate_evaluate": hook})
+    result = own().start(AppGrid(plain_app()), initial(), num_rounds=2)
+    assert [dict(metrics) for metrics in result.evaluate_metrics_clientapp.values()] == [{"n": 3}, {"n": 3}]
+    assert len(result.train_metrics_clientapp) == 2

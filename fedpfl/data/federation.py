@@ -41,6 +41,15 @@ NONE, ALL = "none", -1
 PIXELS, TOKENS, AS_IT_IS = "pixels", "tokens", "none"
 
 
+def require_possible_alone(settings: DataSettings) -> None:
+    """Raise ``ConfigError`` for settings that need the data of all clients, where each holds its own."""
+    if settings.test_on == "all":
+        raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
+    if settings.standardize == "all":
+        message = "needs the data of all clients, and this device has its own; use client"
+        raise ConfigError("standardize", "all", message)
+
+
 class FederatedData:
     """A data set divided among ``num_clients`` clients; ``settings.num_clients`` is ignored, and ``seed`` decides all.
 
@@ -79,6 +88,9 @@ class FederatedData:
     @classmethod
     def of_client(cls, data: Dataset, settings: DataSettings, client: int, seed: int, where: str = "") -> FederatedData:
         """Return one client's data as a federation of its own (number 0)."""
+        require_possible_alone(settings)
+        if settings.split == "given" and data.y_test is None:
+            raise ConfigError("split", "given", f'{where or data.name} has no separate test set, use "mixed"')
         n, of_cut = len(data.y_train), settings.partition_seed or seed
         if data.y_test is None:
             share = cut_share(np.arange(n), settings, of_cut, client, data.y_train, data.overlap, data.groups)

@@ -21,6 +21,7 @@ from ..client.client_number import own_data_path
 from ..client.engine import HANDLERS, Engine
 from ..client.policy import bounded, guard
 from ..client.state import ClientState
+from ..core import settings as s
 from ..core import user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
@@ -32,10 +33,11 @@ from ..data.federation import FederatedData
 from ..methods import Method
 from ..methods.base import export_of
 from ..models import user_model as own_models
-from ..setup.all_settings import check_keys, code_in, functions, tagged
+from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
+from ..setup.options.privacy import PrivacySettings
 from .flowers_loop import OF_NODES
 from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
@@ -57,6 +59,11 @@ logger = getLogger("flwr")
 
 # Engines that a process keeps: one for each client and its data.
 MAX_ENGINES = 8
+# Settings that would not act on one client alone, or not as the server takes it.
+OF_STRATEGY = frozenset({
+    "clients-at-once", "evaluate-global", "num-server-rounds", "personalise", "test-on",
+    *tagged("server"), *s.keys(PrivacySettings),
+})  # fmt: skip
 # What a method may do in a test for which it needs the client's training samples.
 OF_TRAIN_DATA = {
     "prepare": "prepares the model with them", "personalised": "may predict by them", "adaptation": "adapts to them",
@@ -233,12 +240,24 @@ class _Client:
             self._settings["method"] = text
         check_keys(self._settings)
         self._method = "" if text is None else Config.parse({"method": text}).method.name
-        for key in sorted(self._settings.keys() & {*OF_NODES, "num-clients"}):
-            instead = "node-config has num-partitions" if key == "num-clients" else "data= hands samples over"
-            raise ConfigError(key, self._settings[key], f"has no effect here: {instead}")
+        self._require_of_clients()
         built = model if isinstance(model, str) and not head else own_models.under_its_name(model, self._built)
         self._text = built if isinstance(built, str) else objects.enter_context(as_setting("model", built))
         self._engines: OrderedDict[tuple[Any, ...], _Engine] = OrderedDict()
+
+    def _require_of_clients(self) -> None:
+        """Refuse settings that have no effect on a client, or that the strategy decides for all of them."""
+        usual = {*keys_of()}
+        for key, named in sorted(self._settings.items()):
+            if key in ("method", "model"):
+                continue
+            if key == "num-clients" or key in OF_NODES:
+                instead = "node-config has num-partitions" if key == "num-clients" else "data= hands samples over"
+                raise ConfigError(key, named, f"has no effect here: {instead}")
+            if key in OF_STRATEGY or (key not in usual and key not in functions()):
+                raise ConfigError(key, named, "is the strategy's to decide: give it there")
+            if key == "device-models" and named != "never" and self._state_dir is None:
+                raise ConfigError(key, named, "has no effect here without state_dir, where models are files")
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         return own_models.made(self._model, input_shape, num_classes, vocabulary, self._head)

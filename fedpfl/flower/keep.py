@@ -46,7 +46,9 @@ NEWEST = -1  # as the round of a node's arrays: the last ones that it has
 CallNext = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, CallNext], Message]
 
-_state_dir: ContextVar[str | Path | None] = ContextVar("state_dir", default=None)
+# That of the mod around the function that is called, if there is one.
+_state_dir: ContextVar[str | Path | None] = ContextVar("state_dir")
+_NO_MOD = Path()
 
 
 class LostArraysError(StateError):
@@ -81,6 +83,9 @@ def keep(state_dir: str | Path | None = None) -> Mod:
     """
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+        if _state_dir.get(_NO_MOD) is not _NO_MOD:
+            twice = "is around this function twice: in ClientApp(mods=…), or in mods= of its functions, is enough"
+            return refused(message, ConfigError("mods", "keep", twice))
         with _keeping_in(state_dir):
             told = told_by(message.content)
             if told is None or "server-round" not in told:  # a question, or fedpfl's own loop
@@ -110,7 +115,7 @@ def _keeping_in(state_dir: str | Path | None) -> Iterator[None]:
 
 def state_dir_of(state_dir: str | Path | None) -> str | Path | None:
     """Return the folder of a node's arrays: the one that is given, else that of the mod around the function."""
-    return _state_dir.get() if state_dir is None else state_dir
+    return _state_dir.get(None) if state_dir is None else state_dir
 
 
 def refused(message: Message, error: FedpflError) -> Message:

@@ -69,7 +69,7 @@ class RunSettings:
         "Share of the clients asked to train in each round (join rate); at least one client.",
         above=0,
         maximum=1,
-        tags="own",
+        tags="own server",
     )
     personal_head: bool = setting(
         False,
@@ -82,6 +82,7 @@ class RunSettings:
         "makes models for them afterwards.",
         minimum=0,
         maximum=0.9,
+        tags="server",
     )
     initial_weights: str = setting(
         "",
@@ -95,20 +96,20 @@ class RunSettings:
         tags="built",
     )
     evaluate_every: int = setting(
-        1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0, tags="rounds"
+        1, "Rounds between evaluations of all clients. 0: only after the last round.", minimum=0, tags="rounds server"
     )
     test_at: str = setting(
         "end",
         "When clients are tested. end: after a round, with the new shared arrays. start: before they train, as on "
         "FedReG's testbed; `fedpfl personalise` tests the last round's result.",
         choices=("end", "start"),
-        tags="loop",
+        tags="loop server",
     )
     early_stop: int = setting(
         0,
         "Stop after this number of rounds without a better mean accuracy on the validation samples. 0: no early stop.",
         minimum=0,
-        tags="free loop",
+        tags="free loop server",
     )
     metrics: str = setting(
         "",
@@ -147,50 +148,50 @@ class RunSettings:
     run_name: str = setting(
         "",
         "Name of the run's folder. Empty: made from method, data set and time.",
-        tags="own free idle loop",
+        tags="own free idle loop server",
         form="a new folder's name",
     )
     resume: bool = setting(
-        False, "Continue the run called run-name after its last finished round.", tags="own free idle loop"
+        False, "Continue the run called run-name after its last finished round.", tags="own free idle loop server"
     )
     wire_dtype: str = setting("float32", "Number type of the float arrays in messages.", choices=DTYPES)
     node_timeout: float = setting(
         600.0,
         "Seconds to wait over Flower until all clients are connected.",
         above=0,
-        tags="free idle built",
+        tags="free idle built server",
     )
     round_timeout: float = setting(
         600.0,
         "Seconds to wait over Flower for a round's replies; at least a quarter is for the tests. `fedpfl run` waits "
         "as long as its workers live.",
         above=0,
-        tags="free idle",
+        tags="free idle server",
     )
     check_after: float = setting(
         60.0,
         "Seconds without a reply after which a device is asked whether it still works.",
         above=0,
-        tags="free idle loop",
+        tags="free idle loop server",
     )
     min_clients: int = setting(
         0,
         "Over Flower, minimum number of clients at the start; 0: more than half. The run starts after node-timeout "
         "without those that are missing or silent, and names them.",
         minimum=0,
-        tags="free idle built",
+        tags="free idle built server",
     )
     max_client_samples: int = setting(
         1_000_000,
         "Maximum number of samples per client. A client that reports more is left out.",
         minimum=1,
-        tags="free idle",
+        tags="free idle server",
     )
     min_replies: int = setting(
         1,
         "Minimum number of clients that must train in a round; with fewer, the run ends.",
         minimum=1,
-        tags="free repeat",
+        tags="free repeat server",
     )
 
     def model_of(self, client: int) -> str:

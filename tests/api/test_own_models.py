@@ -268,6 +268,18 @@ def test_a_type_that_no_file_holds_is_refused(tmp_path):
     assert what in refused("fedavg", frozen, tmp_path)
 
 
+@pytest.mark.parametrize("state", [{"steps": 1}, torch.ones(2)])
+def test_a_state_that_is_no_array_of_the_model_is_refused(state, tmp_path):
+    class Counting(Net):
+        def get_extra_state(self):
+            return state
+
+        def set_extra_state(self, state):
+            raise AssertionError("never kept")
+
+    assert "keeps a state by get_extra_state (base._extra_state)" in refused("local", Counting, tmp_path)
+
+
 def test_a_frozen_parameter_may_have_any_type(tmp_path):
     def change(net):
         net.table = nn.Parameter(torch.tensor([2**62 + 1]), requires_grad=False)

@@ -349,6 +349,8 @@ def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) ->
     np.savez(tmp_path / "a.npz", x=np.zeros((40, 4), np.float32), y=np.arange(40) % 2)
     with pytest.raises(ConfigError, match=r"test-on = .all.: must be own or server where clients hold their own data"):
         own_data(DataSettings(test_on="all"), str(tmp_path / "a.npz"), 0, 0)
+    with pytest.raises(ConfigError, match=r"split = .given.: .*a\.npz has no separate test set"):
+        own_data(DataSettings(split="given"), str(tmp_path / "a.npz"), 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "own file", "own folder"])

@@ -62,7 +62,7 @@ def other_values(field):
     elif isinstance(usual, str):
         yield from limits.choices() if limits.choices else ["fc2*", "loss"]
     else:
-        yield from map(type(usual), (usual / 2, usual + 1, 0.5))
+        yield from map(type(usual), (usual / 2, usual + 1, 0.5, usual + 3))
 
 
 def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
@@ -98,6 +98,45 @@ def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
         accepted.add(key)
         assert not without_effect or "free" in field.metadata["tags"], (key, value)
     assert {"robust-aggregation", "server-optimizer", "seed", "evaluate-every"} <= accepted
+
+
+def test_every_setting_of_a_client_acts_there_or_is_refused():
+    """Clients have a setting that the strategy has not: they answer otherwise, or say why they cannot."""
+
+    def answers(**settings):
+        seen, app = [], strategies.client_app(model=Net, data=lambda context: samples(0, 45), **settings)
+
+        def noted(kind, client, message):
+            reply = app(message, grid.contexts[client])
+            records = [] if reply.has_error() else [*reply.content.values()]
+            values = [pair for record in records for pair in record.items() if "second" not in pair[0]]
+            seen.append((kind, client, [(name, str(getattr(value, "data", value))) for name, value in values]))
+            return reply
+
+        grid = AppGrid(app, 2, broken=noted)
+        strategies.FedAvg(model=Net, local_epochs=1, num_server_rounds=2).start(grid, initial())
+        return seen
+
+    usual, acting, every = answers(), set(), all_settings(look=False)
+    of_tables = {key for key, field in every.items() if "dataset" in field.metadata["only"]}
+    # Weights to download, too few samples, how fast it is.
+    elsewhere = {"download-weights", "min-samples", "threads"}
+    arguments = {"method", "model", "data", "state-dir"}
+    usual_by_another_name = {"partition-seed": 1, "split": "mixed"}
+    for key in sorted(Config.parse({"method": "fedavg"}).flat().keys() - of_tables - elsewhere - arguments):
+        field = every[key]
+        complaint, same = field.metadata["limits"].complaint, (field.default, usual_by_another_name.get(key))
+        value = next(v for v in other_values(field) if v not in same and complaint(v) is None)
+        try:
+            changed = answers(**{key.replace("-", "_"): value})
+        except fedpfl.FedpflError as error:
+            assert "\n" not in str(error)
+            continue
+        acting.add(key)
+        assert changed != usual, (key, value)
+    assert {"learning-rate", "momentum", "validation-fraction", "seed"} <= acting
+    refused = {"update-norm-limit", "fedavg-weights", "device-models", "num-server-rounds", "max-weight-share"}
+    assert not acting & refused
 
 
 def test_fedprox_of_flower_is_sent_to_apps_that_add_the_term():

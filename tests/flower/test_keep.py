@@ -283,3 +283,8 @@ def test_adapters_by_their_names():
     for strategy in (strategies.FedSALoRA, lambda **more: strategies.FedPer(keep=("*lora_B*", "classifier"), **more)):
         result = strategy(fraction_evaluate=0.0).start(AppGrid(app), arrays, num_rounds=2)
         assert [*result.arrays] == ["q.lora_A.weight"]
+
+
+def test_the_mod_is_around_a_function_once():
+    with pytest.raises(fedpfl.FedpflError, match="mods = 'keep': is around this function twice: in ClientApp"):
+        strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep(), keep()])), initial(), num_rounds=1)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Hashable
 
 from ...core import references
-from ...core.errors import ConfigError, DataError
+from ...core.errors import DataError
 from ...core.rng import generator
 from ..dataset import Dataset
-from ..federation import FederatedData
+from ..federation import FederatedData, require_possible_alone
 from ..reading import load_once, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
@@ -126,11 +126,7 @@ def own_data(
 def _own_data(
     settings: DataSettings, path: str, client: int, seed: int, num_classes: int | None, source: Hashable
 ) -> FederatedData:
-    if settings.test_on == "all":
-        raise ConfigError("test-on", "all", "must be own or server where clients hold their own data")
-    if settings.standardize == "all":
-        message = "needs the data of all clients, and this device has its own; use client"
-        raise ConfigError("standardize", "all", message)
+    require_possible_alone(settings)  # before anything is read
     place = Path(path).expanduser()
     if references.is_custom("dataset", settings.dataset):
         data = _of_function(settings, path, client, seed)

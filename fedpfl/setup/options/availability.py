@@ -24,6 +24,7 @@ class AvailabilitySettings:
         "Over Flower, what a client does that was missing at the start and connects later: take part from the next "
         "round (join), or not.",
         choices=("ignore", "join"),
+        tags="server",
     )
 
 

@@ -21,6 +21,7 @@ class RobustSettings:
         "of each value. trimmed-mean: mean of each value without the extremes. krum: mean of the updates closest to "
         "most others. The last three give all clients equal weight.",
         choices=("none", "clip", "median", "trimmed-mean", "krum"),
+        tags="server",
     )
     robust_false_share: float = setting(
         0.2,
@@ -28,6 +29,7 @@ class RobustSettings:
         minimum=0,
         maximum=0.49,
         only={"robust-aggregation": ("trimmed-mean", "krum")},
+        tags="server",
     )
     max_weight_share: float = setting(
         1.0,
@@ -35,6 +37,7 @@ class RobustSettings:
         "all clients have equal weight.",
         above=0,
         maximum=1,
+        tags="server",
     )
 
     @property

@@ -21,6 +21,7 @@ class ServerStepSettings:
         "How the server applies a mean. none: the mean itself. momentum (FedAvgM), adam (FedAdam), yogi (FedYogi): "
         "the difference to the mean is a gradient.",
         choices=("none", *_OPTIMIZERS),
+        tags="server",
     )
     server_learning_rate: float = setting(
         0.0,
@@ -28,6 +29,7 @@ class ServerStepSettings:
         "round's update once in total.",
         minimum=0,
         only={"server-optimizer": _OPTIMIZERS},
+        tags="server",
     )
     server_momentum: float = setting(
         0.9,
@@ -35,6 +37,7 @@ class ServerStepSettings:
         minimum=0,
         maximum=0.999999,
         only={"server-optimizer": _OPTIMIZERS},
+        tags="server",
     )
 
 

@@ -45,8 +45,6 @@ SPLIT, WINDOW = "split", "window"
 MAX_VALUES = 2**30
 # What CSV files have for numbers that say whether something is so.
 TRUTH = {"true": 1.0, "false": 0.0}
-# Rows of a parquet file that are unpacked at a time.
-BATCH = 2**16
 # A recording ends where a step of time is so many times the usual one.
 GAP = 5
 # Cells of a CSV file that are texts in memory at a time.
@@ -487,8 +485,8 @@ def _parquet_source(path: Path) -> Source:
     kinds = {field.name: field.type for field in file.schema_arrow}
     names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]  # what pandas adds
 
-    def rows(places: Sequence[int]) -> Iterator[TableRows]:
-        yield from arrow_rows(path, names, file.iter_batches(BATCH, columns=[names[place] for place in places]))
+    def rows(places: Sequence[int]) -> list[TableRows]:
+        return arrow_rows(path, names, lambda: file.read(columns=[names[place] for place in places]))
 
     types = need("pyarrow.types", "pyarrow", str(path))
     are_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
@@ -496,30 +494,22 @@ def _parquet_source(path: Path) -> Source:
     return Source(names, "row", rows, others)
 
 
-def arrow_rows(path: Path, names: Sequence[str], batches: Iterable[Any]) -> Iterator[TableRows]:
-    """Yield the rows of Apache Arrow's batches; ``DataError`` if they cannot be read."""
-    begin, batches = 1, iter(batches)
-    while True:
+def arrow_rows(path: Path, names: Sequence[str], read: Callable[[], Any]) -> list[TableRows]:
+    """Return the rows of the table of Apache Arrow's that is read; ``DataError`` if it cannot be."""
+    with _readable(path):
+        table = read()
+
+    def numbers(places: Sequence[int]) -> np.ndarray:
         with _readable(path):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        column = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            each = [table[names[index]].cast("float64", safe=False).to_numpy() for index in places]
+        return np.stack(each, axis=1) if each else np.empty((len(table), 0))
 
-        def numbers(places: Sequence[int], arrays: Any = column, count: int = batch.num_rows) -> np.ndarray:
-            with _readable(path):
-                each = [
-                    arrays[names[index]].cast("float64", safe=False).to_numpy(zero_copy_only=False) for index in places
-                ]
-            return np.stack(each, axis=1) if each else np.empty((count, 0))
+    def cells(index: int) -> list[Any]:
+        with _readable(path):
+            values: list[Any] = table[names[index]].to_pylist()
+        return values
 
-        def cells(index: int, arrays: Any = column) -> list[Any]:
-            with _readable(path):
-                values: list[Any] = arrays[names[index]].to_pylist()
-            return values
-
-        yield TableRows(range(begin, begin + batch.num_rows), numbers, cells, [])
-        begin += batch.num_rows
+    return [TableRows(range(1, len(table) + 1), numbers, cells, [])]
 
 
 @contextlib.contextmanager

@@ -39,9 +39,6 @@ from .folder import decode
 from .npz import require_no_gaps, samples_of
 from .reading_helpers import chosen_parts, need, own_path
 
-# Rows that are unpacked at a time.
-BATCH = 4096
-
 
 def is_saved(path: Path) -> bool:
     """Tell whether a folder is one that ``save_to_disk`` wrote."""
@@ -145,10 +142,9 @@ def table_source(path: Path, table: Any) -> Source:
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     names = list(table.column_names)
 
-    def rows(places: Sequence[int]) -> Iterator[TableRows]:
+    def rows(places: Sequence[int]) -> list[TableRows]:
         chosen = table.select_columns([names[place] for place in places]).with_format("arrow")
-        parts = (chosen[start : start + BATCH] for start in range(0, len(table), BATCH))
-        yield from arrow_rows(path, names, (batch for part in parts for batch in part.combine_chunks().to_batches()))
+        return arrow_rows(path, names, lambda: chosen[:])
 
     return Source(names, "row", rows, others)
 

@@ -12,9 +12,9 @@ from typing import Any, Iterator
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.samples import IGNORED, IGNORED_TOKEN, MAX_CLASSES, MAX_TOKENS
+from ...core.samples import IGNORED, IGNORED_TOKEN, MAX_TOKENS
 from ..arrays import smallest_integers
-from ..dataset import Dataset, numbered
+from ..dataset import Dataset
 from ..npy import UNREADABLE, header
 from ..registry import dataset
 from ..settings import DataSettings
@@ -68,18 +68,10 @@ def read_npz(
     xs = [samples_of(arrays[f"x{part}"], f"{path}: x{part}", vocabulary, gaps=settings.fills_gaps) for part in parts]
     ys = [labels_beside(x, arrays[f"y{part}"], f"{path}: y{part}", settings) for part, x in zip(parts, xs)]
     _require_known(path, {f"{word}{part}" for part in parts for word in ("x", "y", "client")}, {len(x) for x in xs})
-    class_names: tuple[str, ...] = ()
-    dense = ys[0].ndim > 1  # masks or tokens
-    if ys[0].dtype.kind in "US" or (dense and ys[0].dtype.kind != "f"):
-        if alone and not dense and "classes" not in arrays:
-            raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
-        class_names = _names_in_file(arrays["classes"], path, num_classes) if "classes" in arrays else ()
-    elif ys[0].dtype.kind != "f":
-        class_names = _class_names(arrays.get("classes"), ys, path, num_classes)
-        for part, y in zip(parts, ys):
-            if y.max() >= len(class_names):
-                place = int(y.argmax())
-                raise DataError(f"{path}: y{part}[{place}] is {y[place]}: labels must be 0 … {len(class_names) - 1}")
+    if alone and ys[0].dtype.kind in "US" and "classes" not in arrays:
+        raise DataError(f"{path}: has names as labels; devices number them alike only with an array classes")
+    named = "classes" in arrays and ys[0].dtype.kind != "f"
+    class_names = _names_in_file(arrays["classes"], path, num_classes) if named else ()
     owners = owners_of(arrays, parts, ys, path)
     return of_parts(
         name or path.stem, xs, ys, owners, path, class_names=class_names,
@@ -306,17 +298,6 @@ def _masks_of(y: np.ndarray, n: int, where: str) -> np.ndarray:
             f"and {IGNORED} for pixels that do not count"
         )
     return np.ascontiguousarray(y, np.uint8)
-
-
-def _class_names(
-    names: np.ndarray | None, ys: list[np.ndarray], path: Path, num_classes: int | None
-) -> tuple[str, ...]:
-    if names is None:
-        count = num_classes or 1 + max(int(y.max()) for y in ys)
-        if count > MAX_CLASSES:
-            raise DataError(f"{path}: label {count - 1} is too large: labels must be 0 … C−1")
-        return numbered(count)
-    return _names_in_file(names, path, num_classes)
 
 
 def _names_in_file(names: np.ndarray, path: Path, num_classes: int | None) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Iterable, Iterator, NamedTuple, Sequence
 
@@ -155,4 +156,5 @@ def of_parts(
                 raise DataError("of the parts for training and for validation only one names the owners of its samples")
             column[0] = None if last is None else np.concatenate([column[0], last])
     (x, y, owner), (x_test, y_test, owner_test) = [*zip(*columns), (None, None, None)][:2]
-    return Dataset.of(name, x, y, x_test, y_test, owner, owner_test, validation=held, **more)
+    made = Dataset.of(str(where) or name, x, y, x_test, y_test, owner, owner_test, validation=held, **more)
+    return replace(made, name=name)

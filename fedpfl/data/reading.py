@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from ..core import references
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, DataError
 from ..core.files import files_below, stamp_of
 from .dataset import Dataset
 from .datasets.reading_helpers import shortcut
 from .registry import DATASETS, DatasetInfo, Loader, table
 from .settings import DataSettings
+
+# Without a list of names so many times as many classes as there are different labels are a mistake, too.
+GAPS = 2
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
@@ -45,7 +48,21 @@ def load(settings: DataSettings, seed: int = 0) -> Dataset:
         return data
     drawn = {"seed": settings.partition_seed or seed} if getattr(loader, "draws", False) else {}
     data = loader(settings, **drawn)
+    if settings.dataset in DATASETS and info.from_path:
+        _require_no_gaps(data, settings)
     return data
+
+
+def _require_no_gaps(data: Dataset, settings: DataSettings) -> None:
+    """Refuse labels that are most likely no indices of classes: a model of mostly useless outputs would come of it."""
+    if data.has_targets or settings.num_classes or not data.unnamed:
+        return
+    count = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
+    if data.num_classes >= GAPS * count:
+        raise DataError(
+            f"{Path(settings.data).expanduser()}: {count} different labels, the largest {data.num_classes - 1}: number "
+            f"the classes from 0, or set num-classes = {data.num_classes} if there are that many"
+        )
 
 
 def load_once(settings: DataSettings, seed: int = 0) -> Dataset:

@@ -29,7 +29,7 @@ from .columns import (  # fmt: skip
 from .folder import MAX_HELD, read_image_folder
 from .huggingface import is_saved, read_saved
 from .joining import joined
-from .npz import read_npz, require_no_gaps
+from .npz import read_npz
 from .reading_helpers import own_path
 from .table import has_steps, read_table
 from .text import read_news, read_plays
@@ -105,7 +105,7 @@ def _by_number(entry: Path) -> tuple[str, int, str]:
 )
 def _clients(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a folder with an entry for each client")
-    return require_no_gaps(read_clients(path, settings, settings.num_classes or None), path, settings)
+    return read_clients(path, settings, settings.num_classes or None)
 
 
 def own_data(

@@ -36,7 +36,7 @@ from .columns import (
     words_in,
 )
 from .folder import decode
-from .npz import require_no_gaps, samples_of
+from .npz import samples_of
 from .reading_helpers import chosen_parts, need, own_path
 
 
@@ -217,5 +217,4 @@ def _checked(path: Path, name: str, column: Any, settings: DataSettings) -> np.n
     from_path=True,
 )
 def _huggingface(settings: DataSettings) -> Dataset:
-    path = own_path(settings, "a folder that save_to_disk wrote")
-    return require_no_gaps(read_saved(path, settings), path, settings)
+    return read_saved(own_path(settings, "a folder that save_to_disk wrote"), settings)

@@ -26,9 +26,6 @@ try:
 except ImportError:  # such a Python refuses the files by itself
     LZMAError = OSError  # type: ignore[assignment, misc]
 
-# Without a list of names so many times as many classes as there are different labels are a mistake, too.
-GAPS = 2
-
 
 def read_npz(
     path: Path,
@@ -348,19 +345,4 @@ def as_text(name: object) -> str:
     from_path=True,
 )
 def _npz(settings: DataSettings) -> Dataset:
-    path = own_path(settings, "an npz file")
-    return require_no_gaps(read_npz(path, settings, settings.num_classes or None), path, settings)
-
-
-def require_no_gaps(data: Dataset, path: Path, settings: DataSettings) -> Dataset:
-    """Return the data; raise :class:`DataError` where labels are most likely no indices of classes."""
-    if data.has_targets:
-        return data
-    count = len(np.unique(np.concatenate([y for y in (data.y_train, data.y_test) if y is not None])))
-    # Numbers that mean something else would make a model of mostly useless outputs.
-    if not settings.num_classes and data.unnamed and data.num_classes >= GAPS * count:
-        raise DataError(
-            f"{path}: {count} different labels, the largest {data.num_classes - 1}: number the classes from 0, or set "
-            f"num-classes = {data.num_classes} if there are that many"
-        )
-    return data
+    return read_npz(own_path(settings, "an npz file"), settings, settings.num_classes or None)

@@ -27,7 +27,6 @@ from .columns import (
     to_dataset,
     words_in,
 )
-from .npz import require_no_gaps
 from .reading_helpers import own_path
 
 
@@ -142,8 +141,7 @@ def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
     from_path=True,
 )
 def _table(settings: DataSettings) -> Dataset:
-    path = own_path(settings, "a table")
-    return require_no_gaps(read_table(path, settings, settings.num_classes or None), path, settings)
+    return read_table(own_path(settings, "a table"), settings, settings.num_classes or None)
 
 
 @dataset(
@@ -157,4 +155,4 @@ def _table(settings: DataSettings) -> Dataset:
 )
 def _series(settings: DataSettings) -> Dataset:
     path = own_path(settings, "a table of time steps")
-    return require_no_gaps(read_table(path, settings, settings.num_classes or None, windows=True), path, settings)
+    return read_table(path, settings, settings.num_classes or None, windows=True)

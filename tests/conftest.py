@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,10 @@ from fedpfl.core import user_code
 
 # Equalities to the bit need one number of threads on both sides; set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Compiled modules are kept, or each process that a test starts would compile torch again: half of its time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No test takes the power away: what they write need not wait for the disk, which is a third of a small run's time.
 os.fsync = lambda handle: None

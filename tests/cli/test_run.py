@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from waiting import wait_until
 
 from fedpfl.cli import app
+from fedpfl.cli.common import ending_signals
 from fedpfl.results.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -59,10 +60,14 @@ def has_rounds(folder, run):
     return wait_until(lambda: any((folder.path / "checkpoint").glob("round-*")), lambda: run.poll() is None)
 
 
-def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(started, tmp_path):
+def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(command, started, tmp_path):
     run = started("--json", *endless(tmp_path))
     folder = RunFolder(tmp_path / "runs" / "real")
     has_rounds(folder, run)
+    # A second run at the same time, in the same folders.
+    places, more = command[0][-1], f'run-name="other" num-server-rounds=2 {QUICK}'
+    other = CliRunner().invoke(app, ["run", "-q", "--workers", "0", "--num-clients", "3", "-c", places, "-c", more])
+    assert other.exit_code == 0, other.output
     run.send_signal(signal.SIGTERM)
     out, err = run.communicate(timeout=SECONDS)
     assert run.returncode == 130, err
@@ -83,15 +88,28 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(start
     names = {path.name for path in folder.path.iterdir()}
     assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors"}
 
-    # Nobody interrupted this one.
+    # Nobody interrupted these, and nothing ran beside them.
     settings = {"local-epochs": 2, "threads": 1}
     whole = exported(tmp_path / "whole", 3, {**settings, "num-server-rounds": rounds})
     assert len(list((folder.path / "personal").glob("client-*.safetensors"))) == 3
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
         assert (folder.path / name).read_bytes() == (whole.path / name).read_bytes(), name
+    alone = exported(tmp_path / "alone", 3, {**settings, "num-server-rounds": 2})
+    assert all(
+        (tmp_path / "runs" / "other" / name).read_bytes() == (alone.path / name).read_bytes()
+        for name in ("global.safetensors", "personal/client-00002.safetensors")
+    )
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_program_that_is_asked_to_end_unwinds_as_by_ctrl_c(number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), ending_signals():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_a_run_however_it_ends(started, tmp_path, number):
     run = started(*endless(tmp_path), start_new_session=True)
     folder = RunFolder(tmp_path / "runs" / "real")
@@ -104,16 +122,6 @@ def test_workers_end_with_a_run_however_it_ends(started, tmp_path, number):
     run.communicate(timeout=SECONDS)
     assert gone(tmp_path)
     assert not list((tmp_path / "state").rglob("*.part"))
-
-
-def test_two_runs_at_once_do_not_disturb_each_other(started, tmp_path):
-    both = [
-        started("--json", "--num-clients", "3", "-c", f'run-name="{name}" num-server-rounds=2 {QUICK}') for name in "ab"
-    ]
-    answers = [json.loads(run.communicate(timeout=SECONDS)[0]) for run in both]
-    assert [answer["status"] for answer in answers] == ["finished:completed"] * 2
-    one, other = (RunFolder(tmp_path / "runs" / name).path / "global.safetensors" for name in "ab")
-    assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize(

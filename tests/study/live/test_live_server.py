@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from fedpfl.bench.mqtt.status import Board
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.study.live import page_server
-from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, listen, served_in_background
+from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, listen, serve, served_in_background
 
 
 def client(page, **headers):
@@ -135,28 +135,33 @@ def test_a_bench_is_told_without_what_devices_made_up(monkeypatch):
     json.dumps(told, allow_nan=False)
 
 
-def test_beside_a_run_it_lives_as_long_as_the_block_and_a_browser_sees_how_the_run_has_ended(tmp_path):
-    folder = make_run(tmp_path, "one", rounds=1)
-    (folder / ".lock").touch()
-    page, seen = LivePage(tmp_path, listen(port=0)), []
+def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
+    page = LivePage(tmp_path, listen(port=0))
     where, port = page.address("one"), page.listening.getsockname()[1]
     assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
-    web = client(page)
+    with served_in_background(page):
+        assert httpx.get(f"http://127.0.0.1:{port}/", timeout=HANG_SECONDS).status_code == 200
+    assert not connects(port)
+
+
+def test_a_browser_sees_how_the_run_has_ended_before_the_page_ends(tmp_path):
+    folder = make_run(tmp_path, "one", rounds=1)
+    (folder / ".lock").touch()
+    page, stopping, seen = LivePage(tmp_path, listen(port=0)), threading.Event(), []
+    serving, web = InThread(serve, page, stopping, HANG_SECONDS), client(page)
 
     def look():
-        with web, contextlib.suppress(httpx.TransportError):
-            while True:
-                document = web.get("/api/page?run=one").json()["document"]
-                seen.append((document["title"], document["runs"][0]["state"]))
-                time.sleep(0.05)
+        document = web.get("/api/page?run=one").json()["document"]
+        seen.append((document["title"], document["runs"][0]["state"]))
 
-    with served_in_background(page):
-        looking = InThread(look)
-        wait_until(lambda: ("one", "stopped") in seen)
+    with web, contextlib.suppress(httpx.TransportError):
+        look()
         (folder / "summary.md").touch()
-    looking.result()
-    assert seen[-1] == ("one", "finished")
-    assert not connects(port)
+        stopping.set()
+        while serving.running:
+            look()
+    serving.result()
+    assert (seen[0], seen[-1]) == (("one", "stopped"), ("one", "finished"))
 
 
 def test_connections_that_send_no_request_keep_nobody_out(tmp_path, monkeypatch):
@@ -191,7 +196,7 @@ def connects(port):
 BESIDE = """
 import sys, time
 from pathlib import Path
-from fedpfl.study.live.page_server import LivePage, listen, served_in_background
+from fedpfl.study.live.page_server import LivePage, listen, serve, served_in_background
 page = LivePage(Path(sys.argv[1]), listen(port=0))
 port = page.listening.getsockname()[1]
 with served_in_background(page):

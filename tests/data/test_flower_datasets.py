@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,14 @@ from fedpfl.data.flower_datasets import deal
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
 
-theirs = pytest.importorskip("flwr_datasets.partitioner")
-datasets = pytest.importorskip("datasets")
+# Their import takes seconds: one process alone has them for these tests.
+pytestmark = pytest.mark.xdist_group("flwr-datasets")
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    pytest.importorskip("datasets")
+    return pytest.importorskip("flwr_datasets.partitioner")
 
 
 def ours(partitioner, clients=5):
@@ -25,22 +33,22 @@ def ours(partitioner, clients=5):
 @pytest.mark.parametrize(
     ("text", "made"),
     [
-        ("DirichletPartitioner(alpha=0.5)", lambda n: theirs.DirichletPartitioner(5, "label", 0.5, seed=7)),
+        ("DirichletPartitioner(alpha=0.5)", lambda by, n: by.DirichletPartitioner(5, "label", 0.5, seed=7)),
         ("PathologicalPartitioner(num_classes_per_partition=3)",
-         lambda n: theirs.PathologicalPartitioner(5, "label", 3, seed=7)),
-        ("ShardPartitioner(num_shards_per_partition=2)", lambda n: theirs.ShardPartitioner(5, "label", 2, seed=7)),
+         lambda by, n: by.PathologicalPartitioner(5, "label", 3, seed=7)),
+        ("ShardPartitioner(num_shards_per_partition=2)", lambda by, n: by.ShardPartitioner(5, "label", 2, seed=7)),
         ("InnerDirichletPartitioner(alpha=1.0)",
-         lambda n: theirs.InnerDirichletPartitioner([n // 5] * 5, "label", 1.0, seed=7)),
-        ("LinearPartitioner", lambda n: theirs.LinearPartitioner(5)),
-        ("ExponentialPartitioner()", lambda n: theirs.ExponentialPartitioner(5)),
+         lambda by, n: by.InnerDirichletPartitioner([n // 5] * 5, "label", 1.0, seed=7)),
+        ("LinearPartitioner", lambda by, n: by.LinearPartitioner(5)),
+        ("ExponentialPartitioner()", lambda by, n: by.ExponentialPartitioner(5)),
     ],
 )  # fmt: skip
-def test_each_client_has_their_samples(text, made):
+def test_each_client_has_their_samples(theirs, text, made):
     data = load(DataSettings())
     labels = data.y_train if data.y_test is None else np.concatenate([data.y_train, data.y_test])
-    expected = made(len(labels))
+    expected = made(theirs, len(labels))
     order = generator(7, "partition").permutation(len(labels))
-    expected.dataset = datasets.Dataset.from_dict({"label": labels[order], "place": order})
+    expected.dataset = import_module("datasets").Dataset.from_dict({"label": labels[order], "place": order})
     assert ours(f"flwr:{text}") == [sorted(expected.load_partition(i)["place"]) for i in range(5)]
 
 

@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
-pytest.importorskip("pandas")
-
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import outputs  # noqa: E402
@@ -47,5 +43,7 @@ def test_a_notebook_has_the_outputs_of_a_run(path):
 @pytest.mark.docs
 @pytest.mark.parametrize("path", outputs.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+    for package in ("nbclient", "ipykernel", "pandas"):
+        pytest.importorskip(package)
     said = texts(outputs.executed_notebook(path, tmp_path))
     assert not [words for words in SAYS[path.stem] if words not in said], said

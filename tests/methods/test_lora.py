@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
-pytest.importorskip("peft")
+# Its import takes seconds: no other test waits for it.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
 
 SMALL = {"num_server_rounds": 2, "local_epochs": 2, "trainable": "lora", "lora_rank": 2, **FEW_SAMPLES}
 REFUSING = sorted(name for name, method in methods().items() if "trainable" in method.refuses)

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
 
-FILE = """
-import os, pytest
 
 @pytest.fixture(scope="module")
-def run():
-    with open("made", "a") as file:
-        file.write("x")
-
-@pytest.mark.parametrize("number", range(8))
-def test_it(run, number):
-    pass
-"""
+def made():
+    """Stands for what a file makes once, a run or a server."""
 
 
-def test_what_a_file_makes_once_is_made_once_by_all_processes(tmp_path):
-    (tmp_path / "conftest.py").write_text(Path(__file__).with_name("conftest.py").read_text())
-    for name in ("test_one.py", "test_two.py"):
-        (tmp_path / name).write_text(FILE)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "2",
-        "--dist",
-        "loadgroup",
-        "-p",
-        "no:cacheprovider",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert (tmp_path / "made").read_text() == "xx"
+def test_the_tests_that_use_what_their_file_makes_once_stay_in_one_process(made, request):
+    assert request.node.get_closest_marker("xdist_group").args == ("test_conftest",)
+    if hasattr(request.config, "workerinput"):  # by this name pytest-xdist keeps them together
+        assert request.node.nodeid.endswith("@test_conftest")
+
+
+def test_all_others_may_run_anywhere(request):
+    assert request.node.get_closest_marker("xdist_group") is None and "@" not in request.node.nodeid

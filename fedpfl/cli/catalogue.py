@@ -95,9 +95,8 @@ def datasets_command(as_json: AsJson = False) -> None:
 @app.command("models")
 def models_command(as_json: AsJson = False) -> None:
     """List the models: what they take, how large they are."""
-    from ..models import names
+    from ..models import names, sources
     from ..models.model_info import describe
-    from ..models.sources import HF_FORM
     from ..results.tables import Table
 
     infos = [describe(name) for name in names()]
@@ -109,7 +108,8 @@ def models_command(as_json: AsJson = False) -> None:
         size = "–" if info.parameters is None else f"{info.parameters:,}"
         rows.append([info.name, info.what, info.takes, size, info.example, info.source.partition("; ")[0]])
     print_drawn(Table("", columns, rows, optional=["from", "for"]), "--json, or a wider terminal")
-    typer.echo(f"Besides:\n  {HF_FORM}")
+    typer.echo("Besides:")
+    typer.echo("\n".join(f"  {form}" for form in sources()))
 
 
 @app.command("config")

@@ -24,7 +24,6 @@ from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.settings import Value
-from ..models.sources import HF
 from ..setup.all_settings import code_in
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
@@ -41,6 +40,9 @@ FILE_BYTES = 4096
 LEDGER = "releases.json"
 # So many threads an app may have for each core.
 THREADS_A_CORE = 4
+# A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
+# what is there is the choice of the one who started the run.
+_HF = "hf:"
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 Names = Tuple[str, ...]
@@ -94,8 +96,8 @@ class Policy:
         """Raise :class:`PolicyError` for a model that the policy refuses, before it is built."""
         for kind, text in code_in({"model": model}):
             self._check_part(kind, text)
-        if model.startswith(HF):  # a name on the hub, which whoever started the run chose, is below no folder either
-            _require_below("model", model[len(HF) :], self.data_folders, "data-folders")
+        if model.startswith(_HF):
+            _require_below("model", model[len(_HF) :], self.data_folders, "data-folders")
 
     @property
     def counts_answers(self) -> bool:
@@ -304,8 +306,8 @@ def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     left_out |= {"state-dir", *tagged("server")}
     yield from places(config.flat(), tagged("place") - left_out).items()
     for model in (config.run.model, *(model for _, model in config.run.listed_models())):
-        if model.startswith(HF):
-            yield "model", model[len(HF) :]
+        if model.startswith(_HF):
+            yield "model", model[len(_HF) :]
 
 
 def _require_below(key: str, place: str, folders: Iterable[str], rule: str) -> None:

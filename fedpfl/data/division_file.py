@@ -14,7 +14,6 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ..core.errors import DataError, words_of
-from .npy import UNREADABLE
 from .partitioners import Share
 
 _KINDS = {"client": ("iu", "whole numbers"), "test": ("b", "bool")}
@@ -24,6 +23,10 @@ def read_division(path: Path, samples: int) -> list[Share]:
     """Return the shares that a file gives to clients 0, 1, …, of ``samples``, the training and test set together."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    from .npy import UNREADABLE
+
+    if path.suffix == ".pkl":
+        return _of_fl_bench(path, samples)
     try:
         with zipfile.ZipFile(path) as archive:
             client, test = (_array(archive, key, path, samples) for key in _KINDS)
@@ -46,6 +49,43 @@ def read_division(path: Path, samples: int) -> list[Share]:
     order = np.argsort(client, kind="stable")
     starts = np.searchsorted(client[order], np.arange(count))
     return [Share(mine[~test[mine]], mine[test[mine]]) for mine in np.split(order, starts)[1:]]
+
+
+def _of_fl_bench(path: Path, samples: int) -> list[Share]:
+    """Return the shares of FL-bench's ``partition.pkl``: for each client the positions of train and test (and val).
+
+    FL-bench numbers the training set before the test set, too. Nothing in it is run.
+    """
+    from .datasets.pickled_arrays import MAX_BYTES, read_restricted
+
+    with path.open("rb") as file:
+        content = read_restricted(file.read(MAX_BYTES + 1), path)
+    listed = content.get("data_indices") if isinstance(content, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise DataError(f"{path}: has no data_indices with train and test of each client, as FL-bench's partition.pkl")
+    if not listed:
+        raise DataError(f"{path}: data_indices lists no client")
+    shares, assigned = [], np.zeros(samples, bool)
+    for client, one in enumerate(listed):
+        parts = []
+        for names in (("train", "val"), ("test",)):
+            try:
+                arrays = [np.asarray([] if one.get(name) is None else one[name]) for name in names]
+            except ValueError as error:  # lists of different lengths
+                raise DataError(f"{path}: client {client}: positions must be one list: {words_of(error)}") from error
+            mine = np.concatenate([array.reshape(-1) for array in arrays if array.size] or [np.empty(0, np.int64)])
+            if mine.dtype.kind not in "iu" or (len(mine) and not 0 <= mine.min() <= mine.max() < samples):
+                raise DataError(
+                    f"{path}: client {client}: positions must be whole numbers below {samples}, the samples"
+                )
+            if not len(mine):
+                raise DataError(f"{path}: client {client} of {len(listed)} has no {names[0]} samples")
+            if assigned[mine].any() or len(np.unique(mine)) < len(mine):
+                raise DataError(f"{path}: client {client} has samples that are listed twice")
+            assigned[mine] = True
+            parts.append(np.sort(mine.astype(np.int64)))
+        shares.append(Share(*parts))
+    return shares
 
 
 def division_arrays(shares: Sequence[Share], samples: int) -> dict[str, np.ndarray]:

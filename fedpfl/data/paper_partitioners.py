@@ -46,6 +46,55 @@ def dirichlet_client(pool: Pool, num_clients: int, settings: DataSettings, seed:
     return shares
 
 
+@partitioner("dirichlet-classes")
+def dirichlet_classes(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Give every client S classes (``classes_per_client``), and cut each class in proportions drawn from Dir(α).
+
+    The classes are chosen as ``pathological`` chooses them. Clients that lack ``min_samples`` get samples of their own
+    classes from the client that has most of these.
+    """
+    rng = generator(seed, "partition")
+    has = np.stack([np.bincount(pool.labels[mine], minlength=pool.num_classes) > 0
+                    for mine in pathological(pool, num_clients, settings, seed)], axis=1)  # fmt: skip
+    sizes = np.bincount(pool.labels, minlength=pool.num_classes)
+    counts = np.zeros_like(has, np.int64)
+    for label, size in enumerate(sizes):
+        members = np.flatnonzero(has[label])
+        if len(members):
+            mix = rng.dirichlet(np.full(len(members), settings.dirichlet_alpha))
+            counts[label, members] = proportional(np.array([size]), mix[None])[0]
+    for client in np.flatnonzero(counts.sum(axis=0) < settings.min_samples):
+        classes = np.flatnonzero(has[:, client])
+        while counts[:, client].sum() < settings.min_samples:
+            spare = np.where(counts.sum(axis=0) > settings.min_samples, counts[classes], 0)
+            if not spare.any():
+                raise DataError(f"the classes of client {client} have too few samples for min-samples = "
+                                f"{settings.min_samples}: use a smaller one or fewer clients")  # fmt: skip
+            place, donor = np.unravel_index(int(spare.argmax()), spare.shape)
+            counts[classes[place], [client, donor]] += (1, -1)
+    return deal_by_class(pool.by_class(rng), counts)
+
+
+@partitioner("dirichlet-equal")
+def dirichlet_equal(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
+    """Let every client draw a class mix q ~ Dir(α), and give all the same number of samples (± 1), none twice.
+
+    The clients draw one sample after the other in turn, by q over the classes that have samples left.
+    """
+    rng = generator(seed, "partition")
+    left = np.bincount(pool.labels, minlength=pool.num_classes)
+    mix = rng.dirichlet(np.full(pool.num_classes, settings.dirichlet_alpha), size=num_clients)
+    counts = np.zeros((pool.num_classes, num_clients), np.int64)
+    for turn in range(len(pool.labels)):
+        client = turn % num_clients
+        shares = mix[client] * (left > 0)
+        shares = np.cumsum(shares if shares.sum() > 0 else left)
+        chosen = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
+        counts[chosen, client] += 1
+        left[chosen] -= 1
+    return deal_by_class(pool.by_class(rng), counts)
+
+
 @partitioner("dirichlet-sizes")
 def dirichlet_sizes(pool: Pool, num_clients: int, settings: DataSettings, seed: int) -> list[np.ndarray]:
     """Shuffle the samples and cut them in proportions drawn from Dir(α): sizes differ, mixes of classes do not.

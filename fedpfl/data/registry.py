@@ -119,7 +119,10 @@ PARTITIONERS: Registry[PartitionerEntry] = Registry(
     sort=False,
     files=[
         ("fedpfl.data.partitioners", "iid dirichlet"),
-        ("fedpfl.data.paper_partitioners", "dirichlet-client dirichlet-sizes pathological"),
+        (
+            "fedpfl.data.paper_partitioners",
+            "dirichlet-client dirichlet-classes dirichlet-equal dirichlet-sizes pathological",
+        ),
         ("fedpfl.data.partitioners", "natural"),
         ("fedpfl.data.paper_partitioners", "domains"),
         ("fedpfl.data.pfllib", "pfllib-dirichlet pfllib-pathological"),

@@ -14,7 +14,15 @@ from ..core.settings import Value, acts, by_key, items, parse, setting
 from .registry import AUTO, FLOWER_FORM, PARTITIONERS, dataset_names, is_flower
 
 # Partitioners and kinds of a user's own data that use the same settings; "auto" may be dirichlet.
-_DIRICHLET = (AUTO, "dirichlet", "dirichlet-client", "dirichlet-sizes", "pfllib-dirichlet")
+_DIRICHLET = (
+    AUTO,
+    "dirichlet",
+    "dirichlet-client",
+    "dirichlet-classes",
+    "dirichlet-equal",
+    "dirichlet-sizes",
+    "pfllib-dirichlet",
+)
 _TABLES = ("table", "series", "huggingface", "clients", references.FORM)
 _SERIES = ("series", "clients", references.FORM)
 
@@ -156,7 +164,7 @@ class DataSettings:
         "",
         "Assigns each sample to a client, in place of the partitioner and the split.",
         tags="place file free loop",
-        form="a file of `fedpfl partition --export FILE.npz`",
+        form="a file of `fedpfl partition --export FILE.npz`, or FL-bench's partition.pkl",
     )
     partition_seed: int = setting(
         0,
@@ -176,7 +184,7 @@ class DataSettings:
         2,
         "Number of distinct classes per client, for the pathological partitioners.",
         minimum=1,
-        only={"partitioner": ("pathological", "pfllib-pathological")},
+        only={"partitioner": ("pathological", "dirichlet-classes", "pfllib-pathological")},
         tags="division",
     )
     train_samples: int = setting(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .sources import sources
+
 if TYPE_CHECKING:
     from .builder import build, chosen, require_known
     from .parts import Parts, cut, cut_at, plain_names
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseHeadModel", "Parts", "build", "chosen", "cut", "cut_at", "names", "original_module", "plain_names", "register",
-    "require_known",
+    "require_known", "sources",
 ]  # fmt: skip
 
 # Imported when one of their names is asked for: they need torch.

@@ -10,7 +10,7 @@ from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.name_lists import shown
 from .registry import MODELS, BaseHeadModel, Shape, takes_width
-from .sources import AUTO, is_hf, split_width
+from .sources import AUTO, SOURCES, split_width
 
 # The first that takes an input is what auto stands for; a stored run is built again by this list.
 AUTOMATIC, AUTOMATIC_FOR_TOKENS = ("small-cnn", "cnn-1d", "gru", "transformer", "mlp"), "decoder"
@@ -21,20 +21,21 @@ def build(
 ) -> BaseHeadModel:
     """Build a model, drawing its initial weights from torch's global random generator; ``ConfigError`` if it cannot.
 
-    ``name`` is one of :func:`names`, ``hf:FOLDER``, or what :func:`fedpfl.core.user_code.find` takes; a width may stand
-    behind it. ``input_shape`` is of one sample: (channels,
+    ``name`` is one of :func:`names`, a prefix of :func:`sources` with a word behind it, or what
+    :func:`fedpfl.core.user_code.find` takes; a width may stand behind it. ``input_shape`` is of one sample: (channels,
     height, width) of an image, (channels, time) of a series, (length,) of a text with ``vocabulary`` different tokens,
-    for example (features,) otherwise. ``download``: pretrained weights may be fetched from the internet.
-    ``tokens``: of a folder's models it is the one that predicts the next token at each place of a text.
+    for example (features,) otherwise. ``download``: a source may fetch pretrained weights from the internet.
+    ``tokens``: a source with models of several kinds gives one that predicts the next token at each place of a text.
     """
     name = chosen(name, input_shape, vocabulary, tokens)
     plain, width = split_width(name)
-    if is_hf(plain) and width < 1:
+    source = _source_of(plain)
+    if source and width < 1:
         raise ConfigError("model", name, f"has one width; {_those_of_any_width()}")
-    if is_hf(plain):
-        from fedpfl.models.external import hf_model
+    if source:
+        from fedpfl.models.external import BUILDERS
 
-        model = hf_model(plain, input_shape, num_classes, vocabulary, download, tokens)
+        model = BUILDERS[source](name.partition(":")[2], input_shape, num_classes, vocabulary, download, tokens)
     elif _is_registered(plain):
         model = _registered(plain, input_shape, num_classes, vocabulary, width)
     else:
@@ -56,8 +57,14 @@ def chosen(name: str, input_shape: Shape, vocabulary: int = 0, tokens: bool = Fa
 def require_known(name: str) -> None:
     """Raise :class:`ConfigError` for an unknown model; whether a known one fits the data is not checked."""
     name = split_width(name)[0]
-    if name != AUTO and not is_hf(name) and not _is_registered(name):
+    if name != AUTO and not _source_of(name) and not _is_registered(name):
         user_code.find("model", name, MODELS)
+
+
+def _source_of(name: str) -> str:
+    """Return the prefix of a name that another library's models have; empty for other names."""
+    prefix, colon, _ = name.partition(":")
+    return prefix if colon and prefix in SOURCES else ""
 
 
 def _is_registered(name: str) -> bool:

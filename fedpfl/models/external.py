@@ -1,4 +1,4 @@
-"""External models: any ``nn.Module``, and those in a folder of Hugging Face's.
+"""External models: any ``nn.Module``, torchvision's, timm's and those in a folder of Hugging Face's.
 
 An external model is cut before its last ``nn.Linear``: that is its head, and the rest, with an ``nn.Identity``
 in its place, its base. Made-up samples go through both, so that a model that does not take the data, or gives something
@@ -11,15 +11,16 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, did_you_mean
 from fedpfl.core.model_state import (
     ModelState,
     OutsideState,
@@ -34,7 +35,6 @@ from fedpfl.core.user_code import global_state_kept
 
 from .parts import cut_at
 from .registry import BaseHeadModel, NoHead, Shape
-from .sources import HF
 
 # What modules that are not ours raise when an input does not fit them.
 _UNFIT = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, NotImplementedError)
@@ -312,6 +312,55 @@ def _without_breakpoints() -> Iterator[None]:
         sys.breakpointhook = hook
 
 
+def _unknown(value: str, word: str, available: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "model", value, f"{value.partition(':')[0]} has no model {word!r}{did_you_mean(word, available)}"
+    )
+
+
+def torchvision_model(
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
+) -> BaseHeadModel:
+    """Build one of ``torchvision.models``."""
+    value = f"torchvision:{word}"
+    zoo = extra("torchvision.models", "", "model", value)
+    available = zoo.list_models(module=zoo)
+    if word not in available:
+        raise _unknown(value, word, available)
+    build = partial(zoo.get_model, word)
+    if not download:
+        return with_head(_built(partial(build, weights=None, num_classes=num_classes), value), shape, num_classes,
+                         vocabulary, name=value)  # fmt: skip
+    module = _built(partial(build, weights="DEFAULT"), value)
+    linear = [(path, layer) for path, layer in module.named_modules() if type(layer) is nn.Linear]
+    if linear:
+        last, layer = linear[-1]
+        parent, _, short = last.rpartition(".")
+        setattr(module.get_submodule(parent), short, nn.Linear(layer.in_features, num_classes))
+    return with_head(module, shape, num_classes, vocabulary, name=value)
+
+
+def timm_model(
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
+) -> BaseHeadModel:
+    """Build a model of ``timm``; where it takes the size and the channels of the images, they are the data's."""
+    value = f"timm:{word}"
+    timm = extra("timm", "timm", "model", value)
+    if not timm.is_model(word):
+        raise _unknown(value, word, timm.list_models())
+    build = partial(timm.create_model, word, pretrained=download, num_classes=num_classes)
+    options: dict[str, Any] = {"in_chans": shape[0]} if len(shape) == 3 else {}
+
+    def sized() -> nn.Module:
+        # Transformers want to know the size of an image; most convolutional networks take no such word.
+        try:
+            return build(img_size=tuple(shape[1:]), **options)  # type: ignore[no-any-return]
+        except TypeError:
+            return build(**options)  # type: ignore[no-any-return]
+
+    return with_head(_built(sized if options else build, value), shape, num_classes, vocabulary, name=value)
+
+
 class Logits(nn.Module):
     """A model of transformers as a module that maps inputs to logits; in ``texts``, its padding tokens are masked."""
 
@@ -346,10 +395,13 @@ class NextTokens(nn.Module):
 
 
 def hf_model(
-    value: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool
+    word: str, shape: Shape, num_classes: int, vocabulary: int, download: bool, tokens: bool = False
 ) -> BaseHeadModel:
-    """Read a model for images or texts from a folder; with ``tokens`` a causal one; without weights it is new."""
-    word = value[len(HF) :]
+    """Read a model for images or for texts from a folder; one with a config.json and no weights starts afresh.
+
+    With ``tokens`` it is a causal one.
+    """
+    value = f"hf:{word}"
     transformers = extra("transformers", "hf", "model", value)
     folder = Path(word).expanduser()
     there = (folder / "config.json").is_file()
@@ -369,10 +421,21 @@ def hf_model(
             return auto.from_config(transformers.AutoConfig.from_pretrained(place, **options))  # type: ignore[no-any-return]
         return auto.from_pretrained(place, ignore_mismatched_sizes=not tokens, **options)  # type: ignore[no-any-return]
 
+    module = _built(read, value)
+    whole = NextTokens(module) if tokens else Logits(module, bool(vocabulary))
+    return with_head(whole, shape, num_classes, vocabulary, name=value)
+
+
+def _built(make: Callable[[], nn.Module], value: str) -> nn.Module:
     try:
-        module = read()
+        return make()
     except _UNREADABLE as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ConfigError("model", value, f"cannot be made on this machine ({reason})") from error
-    whole = NextTokens(module) if tokens else Logits(module, bool(vocabulary))
-    return with_head(whole, shape, num_classes, vocabulary, name=value)
+
+
+# (what stands behind the prefix, input shape, classes, vocabulary, whether to download weights, whether it predicts the
+# next token at each place) → model.
+BUILDERS: Mapping[str, Callable[[str, Shape, int, int, bool, bool], BaseHeadModel]] = {
+    "torchvision": torchvision_model, "timm": timm_model, "hf": hf_model,
+}  # fmt: skip

@@ -1,15 +1,22 @@
-"""Names of models, known without PyTorch."""
+"""Sources of models besides this package, by the beginnings of their names."""
 
 from __future__ import annotations
 
 import re
+from typing import Callable
 
 from ..core import references
 
 # Stands for the model that takes the data's input; `builder.py` chooses it.
 AUTO = "auto"
-# Begins the name of a folder with a model of Hugging Face's, and what errors call such a name.
-HF, HF_FORM = "hf:", "hf:FOLDER for a folder of Hugging Face's transformers (extra hf)"
+# What users write, by the prefix of the name; `external.py` builds it.
+SOURCES = {
+    "torchvision": "torchvision:NAME for a classification model of torchvision",
+    "timm": "timm:NAME for one of timm (extra timm)",
+    "hf": "hf:FOLDER for a folder of Hugging Face's transformers (extra hf)",
+}
+
+
 # What stands behind a model's name, or alone for the run's own model.
 _WIDTH = re.compile(r"(.*)@([01]?\.?\d{1,6})", re.DOTALL)
 WIDTH_FORM = "NAME@WIDTH, such as small-cnn@0.5, for one with that share of the channels"
@@ -28,9 +35,13 @@ def has_width(name: str) -> bool:
     return plain != name and (not plain or plain in choices() or references.is_reference(plain))
 
 
-def is_hf(name: str) -> bool:
-    """Tell whether a name is that of a folder."""
-    return name.startswith(HF) and name != HF
+def sources() -> dict[str, Callable[[str], bool]]:
+    """Return the forms of names of all sources: what each names, and whether a name is of that form."""
+
+    def has(prefix: str) -> Callable[[str], bool]:
+        return lambda name: name.startswith(f"{prefix}:") and name != f"{prefix}:"
+
+    return {about: has(prefix) for prefix, about in SOURCES.items()}
 
 
 def choices() -> list[str]:

@@ -17,13 +17,13 @@ from ..data.datasets.reading_helpers import shortcut
 from ..data.federation import FederatedData
 from ..data.registry import DATASETS
 from ..data.settings import DataSettings
-from ..models.sources import HF
 from ..setup.all_settings import code_in, places, tagged
 
 # Files that have changed within so many nanoseconds may change again and look the same: their hashes are not kept.
 FRESH = 10**9
 # Files that clients read, whose samples have a hash of their own.
 OF_DATA = tagged("file")
+_HF = "hf:"
 OTHER_CLIENTS = "the runs divide the data differently or have other data, so their clients are not the same"
 
 _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
@@ -76,8 +76,8 @@ def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
         for text in str(values.get(key, "")).split(",")
     ]
     for text in models:
-        if text.startswith(HF):
-            yield text.rpartition("/")[2], Path(text[len(HF) :]).expanduser()
+        if text.startswith(_HF):
+            yield text.rpartition("/")[2], Path(text[len(_HF) :]).expanduser()
 
 
 def content_of(place: Path) -> str:

@@ -21,8 +21,9 @@ from ..core.settings import setting
 from ..data.settings import DataSettings
 from ..methods import find
 from ..methods import names as method_names
-from ..models.sources import HF_FORM, WIDTH_FORM, has_width, is_hf
+from ..models.sources import WIDTH_FORM, has_width
 from ..models.sources import choices as model_names
+from ..models.sources import sources as model_sources
 from ..training.settings import TrainingSettings
 from .options import OPTIONS
 from .options.privacy import PrivacySettings
@@ -52,7 +53,7 @@ class RunSettings:
         "Model; its input and output sizes follow from the data. auto: small-cnn for images, cnn-1d or gru for series, "
         "transformer or decoder for texts, mlp for other numbers.",
         choices=model_names,
-        open_to={HF_FORM: is_hf, references.FORM: references.is_reference, WIDTH_FORM: has_width},
+        open_to={**model_sources(), references.FORM: references.is_reference, WIDTH_FORM: has_width},
         tags="own code",
     )
     client_models: str = setting(
@@ -92,7 +93,8 @@ class RunSettings:
     )
     download_weights: bool = setting(
         False,
-        "Whether hf: may download a model with its weights, where there is no such folder.",
+        "Whether torchvision:, timm: and hf: may download pretrained weights, instead of random ones, or hf:'s "
+        "local folder.",
         tags="built",
     )
     evaluate_every: int = setting(
@@ -282,6 +284,13 @@ class RunSettings:
             raise ConfigError("device-models", "always", "must be auto or never with test-at = start")
         require_metrics(self.metrics, self.choose_by, config.training.loss)
 
+    def remarks(self, config: Config) -> list[str]:
+        """Tell where downloaded weights expect images of another scale."""
+        scale, name = config.data.normalize, self.model
+        if not self.download_weights or scale == "imagenet" or not name.startswith(("torchvision:", "timm:")):
+            return []
+        return [f'{name}: weights that were trained on ImageNet expect normalize = "imagenet", not {scale}']
+
 
 @dataclass(frozen=True)
 class Config:
@@ -348,7 +357,7 @@ class Config:
             lines.append(f"tune-epochs = {epochs} changes nothing: {name} adapts models to a test in its own way")
         if not training.kind.classes:
             lines.append(f"loss = {training.labels}: accuracy means {training.kind.called}")
-        return lines
+        return [*lines, *self.run.remarks(self)]
 
     def idle(self, **instead: s.Value) -> list[tuple[str, list[str]]]:
         """Return settings that have no effect beside the others, or others ``instead``, behind the reason."""

@@ -15,7 +15,9 @@ import fedpfl.models
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.registry import Registry
 from fedpfl.data.registry import DATASETS, PARTITIONERS
+from fedpfl.models import external
 from fedpfl.models.registry import MODELS
+from fedpfl.models.sources import SOURCES
 from fedpfl.training.augment import find
 from fedpfl.training.settings import AUGMENTATIONS
 
@@ -66,7 +68,8 @@ def test_every_registered_name_is_listed_with_its_file(registry, package, made_b
     assert {name: made_by(entry).__module__ for name, entry in registry.items()} == registry._files
 
 
-def test_augmentations_are_there():
+def test_sources_of_models_and_augmentations_are_there():
+    assert external.BUILDERS.keys() == SOURCES.keys()
     assert [find(name) is None for name in AUGMENTATIONS[:2]] == [True, False]
 
 

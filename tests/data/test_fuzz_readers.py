@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import os
+import pickle
 import random
 import struct
 import zipfile
@@ -22,10 +24,10 @@ from fedpfl.core.checksummed_files import read_arrays as read_stored
 from fedpfl.core.errors import ConfigError, DamagedFile, DataError, FedpflError
 from fedpfl.data import DataSettings
 from fedpfl.data.datasets import npz
+from fedpfl.data.datasets.benchmarks import reader_of
 from fedpfl.data.datasets.folder import decode
 from fedpfl.data.datasets.published import _read_idx
 from fedpfl.data.datasets.table import read_table
-from fedpfl.data.datasets.text import read_plays
 from fedpfl.data.division_file import read_division
 from fedpfl.launch.shipped import read_toml
 from fedpfl.methods.fedfac.channel_mean import _read as read_split
@@ -61,7 +63,15 @@ def array(values):
     return content.getvalue()
 
 
+def benchmark(path):
+    root = path.parent.parent
+    return reader_of(root)(root, None)
+
+
 X, Y = np.arange(24, dtype=np.float32).reshape(8, 3), np.array([0, 1] * 4)
+LEAF = {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}}}
+PFLLIB = packed(data=np.array({"x": X, "y": Y}, dtype=object))
+SHARES = [{"train": np.arange(4), "test": [4, 5]}, {"train": [6], "test": [7]}]
 DIVISION = packed(client=np.array([0, 1] * 4, np.int8), test=np.array([0, 0, 1, 1] * 2, bool))
 
 
@@ -90,7 +100,9 @@ READERS = {
     },
     "zip.pt": (functools.partial(state_dict, True), lambda path: read_weights(str(path))),
     "pickled.pt": (functools.partial(state_dict, False), lambda path: read_weights(str(path))),
-    "plays.json": (b'{"a": "' + b"so " * 40 + b'"}', read_plays),
+    "partition.pkl": (pickle.dumps({"data_indices": SHARES}, 4), functools.partial(read_division, samples=8)),
+    "train/x.json": (json.dumps(LEAF).encode(), benchmark),
+    "train/0.npz": (PFLLIB, benchmark),
     "d.npz": (DIVISION, functools.partial(read_division, samples=8)),
     "x.toml": (b'a = 1\n[b]\nc = "d"\ne = [1, 2.5]\n', functools.partial(read_toml, option="run-config")),
     "x.safetensors": (save({"head.weight": X}), lambda path: read_weights(str(path))),
@@ -102,6 +114,9 @@ READERS = {
 def place(folder, name):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    if name.startswith("train/"):  # a benchmark's folder, whose other half is whole
+        (folder / "test").mkdir()
+        (folder / "test" / path.name).write_bytes(READERS[name][0])
     return path
 
 
@@ -133,7 +148,8 @@ def test_a_damaged_file_is_read_or_is_one_line(tmp_path, name):
             assert "\n" not in str(error) and len(str(error)) < 600
 
 
-@pytest.mark.parametrize("name", READERS)
+# PFLlib's folder is known by a regular file.
+@pytest.mark.parametrize("name", [name for name in READERS if name != "train/0.npz"])
 def test_no_reader_waits_for_a_pipe(tmp_path, name):
     path = place(tmp_path, name)
     os.mkfifo(path)
@@ -141,7 +157,7 @@ def test_no_reader_waits_for_a_pipe(tmp_path, name):
         READERS[name][1](path)
 
 
-@pytest.mark.parametrize("name", ["x.toml", "testbed.yml", "plays.json"])
+@pytest.mark.parametrize("name", ["x.toml", "testbed.yml", "train/x.json"])
 def test_deep_nesting_is_one_line(tmp_path, name):
     path = place(tmp_path, name)
     path.write_bytes((b"a = " if name == "x.toml" else b"a: " if name == "testbed.yml" else b"") + b"[" * 100_000)

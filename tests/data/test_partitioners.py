@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition
-from fedpfl.data.paper_partitioners import dirichlet_sizes, pathological
+from fedpfl.data.paper_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
 from fedpfl.data.partitioners import Pool, label_permutation
 
 
@@ -52,7 +52,17 @@ def entropy(counts: np.ndarray) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["iid", "dirichlet", "dirichlet-sizes", "pathological", "natural"]),
+    name=st.sampled_from(
+        [
+            "iid",
+            "dirichlet",
+            "dirichlet-classes",
+            "dirichlet-equal",
+            "dirichlet-sizes",
+            "pathological",
+            "natural",
+        ]
+    ),
     split=st.sampled_from(["mixed", "given"]),
     clients=st.integers(1, 12),
     classes=st.integers(2, 7),
@@ -92,7 +102,8 @@ def test_shares_are_disjoint_sorted_and_large_enough(
         else:
             total = len(share.train) + len(share.test)
             assert len(share.test) == min(max(int(total * fraction + 0.5), 1), total - 1)
-    uses_all = name in ("iid", "dirichlet", "dirichlet-sizes") or (name == "pathological" and 2 * clients >= classes)
+    uses_all = name in ("iid", "dirichlet", "dirichlet-equal", "dirichlet-sizes")
+    uses_all = uses_all or (name in ("pathological", "dirichlet-classes") and 2 * clients >= classes)
     if uses_all or name == "natural":
         assert len(everything) == n + 120
 
@@ -120,16 +131,31 @@ def test_pathological_gives_exactly_s_classes(clients: int, classes: int, each: 
     assert set(counts.sum(axis=0)) <= {0, 80}
 
 
-def test_alpha_decides_how_much_sizes_differ() -> None:
+@settings(max_examples=30, deadline=None)
+@given(clients=st.integers(2, 20), alpha=st.floats(0.05, 20), seed=st.integers(0, 10**6))
+def test_what_differs_between_the_clients_of_a_dirichlet_partitioner(clients: int, alpha: float, seed: int) -> None:
+    data = balanced(2000)
+    s = DataSettings(dirichlet_alpha=alpha, classes_per_client=3, min_samples=5)
+    pool = Pool(data.y_train, 10)
+    sizes = [len(mine) for mine in dirichlet_equal(pool, clients, s, seed)]
+    assert max(sizes) - min(sizes) <= 1 and sum(sizes) == 2000
+    counts = counts_of(data.y_train, dirichlet_classes(pool, clients, s, seed), 10)
+    assert ((counts > 0).sum(axis=1) <= 3).all() and (counts.sum(axis=1) >= 5).all()
+    assert sum(len(mine) for mine in dirichlet_sizes(pool, clients, s, seed)) == 2000
+
+
+def test_alpha_decides_how_much_they_differ() -> None:
     data = balanced(5000)
-    deviations = []
+    pool, found = Pool(data.y_train, 10), {}
     for alpha in (0.1, 100):
-        s = DataSettings(dirichlet_alpha=alpha, min_samples=5)
-        sizes = counts_of(data.y_train, dirichlet_sizes(Pool(data.y_train, 10), 10, s, 1), 10)
-        deviations.append(sizes.sum(1).std())
-        assert sizes.sum() == 5000 and sizes.sum(1).min() >= 5
-        assert entropy(sizes[sizes.sum(1) > 200]) > 2.2  # of 2.3: their mixes of classes are alike
-    assert deviations[0] > deviations[1]
+        s = DataSettings(dirichlet_alpha=alpha, classes_per_client=3, min_samples=5)
+        by_class = counts_of(data.y_train, dirichlet_classes(pool, 10, s, 1), 10)
+        mixed = counts_of(data.y_train, dirichlet_equal(pool, 10, s, 1), 10)
+        sizes = counts_of(data.y_train, dirichlet_sizes(pool, 10, s, 1), 10)
+        found[alpha] = [by_class.sum(1).std(), -entropy(mixed), sizes.sum(1).std()]
+        large = sizes[sizes.sum(1) > 200]
+        assert entropy(large) > 2.2  # of 2.3: their mixes of classes are alike
+    assert all(a > b for a, b in zip(found[0.1], found[100]))
 
 
 def test_pathological_copes_with_rare_classes() -> None:
@@ -243,7 +269,8 @@ def test_partitions_never_change_silently() -> None:
     """A seed is a promise: results of one version can be repeated with the next."""
     data = made(2000, 10, test=500, owners=12, seed=5)
     found = {}
-    for name in ("iid", "dirichlet", "dirichlet-client", "dirichlet-sizes", "pathological", "natural"):
+    for name in ("iid", "dirichlet", "dirichlet-client", "dirichlet-classes", "dirichlet-equal", "dirichlet-sizes",
+                 "pathological", "natural"):  # fmt: skip
         for split in ("mixed", "given"):
             shares = partition(data, DataSettings(partitioner=name, split=split), 10, 42)
             digest = hashlib.sha256()
@@ -260,6 +287,10 @@ GOLDEN = {
     "dirichlet given": "21f00a290d45",
     "dirichlet-client mixed": "18a7f98d1d3e",
     "dirichlet-client given": "1de0338b4337",
+    "dirichlet-classes mixed": "1ed1fd1457fb",
+    "dirichlet-classes given": "ba2796f78643",
+    "dirichlet-equal mixed": "9d785b10bb42",
+    "dirichlet-equal given": "a792a5bcf942",
     "dirichlet-sizes mixed": "9b6b06d5bbf1",
     "dirichlet-sizes given": "d06c9782985b",
     "pathological mixed": "41e4e62b87d4",

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from real_data import UNPACK, real_data_dir
-from typer.testing import CliRunner
 
-from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import Dataset, DataSettings, FederatedData, Share, partition
 
@@ -128,16 +126,3 @@ def test_the_published_clients_of_fashion_mnist(name, file):
     for mine, theirs in zip(shares, expected):
         np.testing.assert_array_equal(mine.train, theirs.train)
         np.testing.assert_array_equal(mine.test, theirs.test)
-
-
-def test_a_division_is_written_as_pfllib_s_folder(tmp_path):
-    values = 'num-clients=3 partitioner="iid" partition-seed=2'
-    done = CliRunner().invoke(app, ["partition", "-c", values, "--export", str(tmp_path / "out"), "--pfllib"])
-    assert done.exit_code == 0, done.output
-    ours = FederatedData(DataSettings(partitioner="iid", partition_seed=2), 3, 1)
-    for client in range(3):
-        for part in ("train", "test"):
-            with np.load(tmp_path / "out" / part / f"{client}.npz", allow_pickle=True) as file:
-                written, samples = file["data"].item(), getattr(ours, part)(client)
-            np.testing.assert_array_equal(written["x"], samples.x)
-            np.testing.assert_array_equal(written["y"], samples.y)

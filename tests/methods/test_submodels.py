@@ -198,5 +198,5 @@ def test_a_reply_of_another_width_does_not_count(tmp_path, claimed, said):
 
 
 def test_a_model_of_another_library_has_one_width():
-    with pytest.raises(ConfigError, match=r"model = 'hf:vit@0.5': has one width; .*small-cnn.* can be"):
-        build("hf:vit@0.5", (3, 32, 32), 10)
+    with pytest.raises(ConfigError, match=r"model = 'torchvision:resnet18@0.5': has one width; .*small-cnn.* can be"):
+        build("torchvision:resnet18@0.5", (3, 32, 32), 10)

@@ -109,6 +109,42 @@ def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):
     assert words in refusal(with_head, module, shape, classes, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("torchvision:resnet19", "torchvision has no model 'resnet19'; did you mean resnet18"),
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model 'fasterrcnn_resnet50_fpn'"),
+    ],
+)
+def test_torchvision_s_models_that_do_not_fit(name, words):
+    assert words in refusal(models.build, name, (3, 32, 32), 10)
+
+
+def test_a_model_of_torchvision_is_the_same_for_the_same_seed():
+    built = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        built.append(models.build("torchvision:mobilenet_v3_small", (3, 32, 32), 7))
+    one, other = built
+    assert one.head.weight.shape == (7, 1024)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    assert all(torch.equal(one.state_dict()[name], array) for name, array in other.state_dict().items())
+    assert one.input_shape == (3, 32, 32)
+    assert not torch.equal(one.another().head.weight, one.head.weight)
+
+
+def test_grey_images_are_refused_by_a_network_for_colours():
+    assert "does not take inputs of 1x28x28" in refusal(models.build, "torchvision:resnet18", (1, 28, 28), 10)
+
+
+def test_timm_takes_the_data_s_channels_and_size():
+    pytest.importorskip("timm")
+    model = models.build("timm:vit_tiny_patch16_224", (1, 32, 32), 4)
+    assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 4)
+    assert models.build("timm:resnet10t", (1, 32, 32), 4)(torch.zeros(2, 1, 32, 32)).shape == (2, 4)
+    assert "timm has no model 'vit_tinny'; did you mean" in refusal(models.build, "timm:vit_tinny", (3, 32, 32), 4)
+
+
 VIT = {
     "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 16, "image_size": 8, "patch_size": 4, "num_channels": 1,
@@ -166,7 +202,8 @@ def test_a_folder_that_is_none(tmp_path):
     assert "cannot be made on this machine" in refusal(models.build, f"hf:{tmp_path}", (3, 32, 32), 10)
 
 
-def test_a_missing_extra_is_one_line(monkeypatch):
+@pytest.mark.parametrize(("name", "package", "extra"), [("timm:x", "timm", "timm"), ("hf:x", "transformers", "hf")])
+def test_a_missing_extra_is_one_line(monkeypatch, name, package, extra):
     there = external.importlib.import_module
 
     def absent(module):
@@ -176,13 +213,15 @@ def test_a_missing_extra_is_one_line(monkeypatch):
 
     monkeypatch.setattr(external.importlib, "import_module", absent)
     wanted = (
-        "needs transformers, which is not installed here: pip install \"fedpfl[hf]\" (No module named 'transformers')"
+        f"needs {package}, which is not installed here: pip install \"fedpfl[{extra}]\" (No module named '{package}')"
     )
-    assert refusal(models.build, "hf:x", (3, 32, 32), 10) == f"model = 'hf:x': {wanted}"
+    assert refusal(models.build, name, (3, 32, 32), 10) == f"model = '{name}': {wanted}"
 
 
-def test_the_setting_takes_a_folder():
-    assert Config.parse({"model": "hf:~/vit"}).run.model == "hf:~/vit"
-    for name in ("hf:", "resnet7"):
+def test_the_setting_takes_names_of_sources():
+    for name in ("torchvision:resnet18", "timm:x", "hf:~/vit"):
+        assert Config.parse({"model": name}).run.model == name
+    for name in ("torchvision:", "resnet7"):
         text = refusal(Config.parse, {"model": name})
-        assert "must be one of auto, char-lstm" in text and "hf:FOLDER" in text
+        assert "must be one of auto, char-lstm" in text
+        assert "torchvision:NAME" in text

@@ -154,6 +154,8 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ),
         ({"dp-clip-norm": 2.0, "dp-where": "server"}, *2 * ["dp-noise-multiplier = 0.0: dp-clip-norm, dp-where"]),
         ({"dp-clip-norm": 2.0, "dp-noise-multiplier": 1.0, "method": "fedavg"}, "", ""),
+        ({"model": "timm:resnet10t", "download-weights": True}, *2 * ['expect normalize = "imagenet", not half']),
+        ({"model": "timm:resnet10t", "download-weights": True, "normalize": "imagenet"}, "", ""),
     ],
 )
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):

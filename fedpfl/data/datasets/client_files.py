@@ -15,6 +15,7 @@ from ..federation import FederatedData, require_possible_alone
 from ..reading import load_once, state_of_files
 from ..registry import dataset
 from ..settings import DataSettings
+from .benchmarks import reader_of
 from .categories import with_words
 from .columns import (  # fmt: skip
     SUFFIXES,
@@ -64,9 +65,11 @@ def read_own(
 
 
 def read_clients(root: Path, settings: DataSettings, num_classes: int | None = None) -> Dataset:
-    """Read a folder with an entry for each client, as :func:`read_own` reads it, and join what they hold."""
+    """Read a folder with an entry for each client, as :func:`read_own` reads it, or one of PFLlib's or LEAF's."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder")
+    if (read := reader_of(root)) is not None:
+        return read(root, num_classes)
     entries = sorted((entry for entry in root.iterdir() if not entry.name.startswith(".")), key=_by_number)
     if not entries:
         raise DataError(f"{root}: is empty; it must hold a file or a folder for each client")

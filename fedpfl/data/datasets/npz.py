@@ -79,9 +79,11 @@ def read_npz(
 
 
 def _names_of_arrays(path: Path) -> str:
-    """Name the arrays of a file."""
+    """Name the arrays of a file, and the benchmark if it is one of PFLlib's."""
     with _opened(path) as archive:
-        return f"found {', '.join(sorted(archive.files)) or 'nothing'}"
+        names = sorted(archive.files)
+    hint = '; is it PFLlib\'s? dataset = "clients" reads the folder that has its train and test'
+    return f"found {', '.join(names) or 'nothing'}{hint if names == ['data'] else ''}"
 
 
 def _require_known(path: Path, used: set[str], lengths: set[int]) -> None:

@@ -21,7 +21,6 @@ from ..client.client_number import own_data_path
 from ..client.engine import HANDLERS, Engine
 from ..client.policy import bounded, guard
 from ..client.state import ClientState
-from ..core import settings as s
 from ..core import user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
@@ -37,8 +36,7 @@ from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
-from ..setup.options.privacy import PrivacySettings
-from .flowers_loop import OF_NODES
+from .flowers_loop import OF_NODES, OF_STRATEGY
 from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
@@ -59,11 +57,6 @@ logger = getLogger("flwr")
 
 # Engines that a process keeps: one for each client and its data.
 MAX_ENGINES = 8
-# Settings that would not act on one client alone, or not as the server takes it.
-OF_STRATEGY = frozenset({
-    "clients-at-once", "evaluate-global", "num-server-rounds", "personalise", "test-on",
-    *tagged("server"), *s.keys(PrivacySettings),
-})  # fmt: skip
 # What a method may do in a test for which it needs the client's training samples.
 OF_TRAIN_DATA = {
     "prepare": "prepares the model with them", "personalised": "may predict by them", "adaptation": "adapts to them",

@@ -52,6 +52,7 @@ from ..setup.options.privacy import PrivacyOption
 from ..setup.options.robust import RobustSettings
 from .flowers_loop import (
     EPSILON,
+    OF_STRATEGY,
     bounded,
     heaviest_of,
     mean_of_metrics,
@@ -637,6 +638,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         for key, value in values.items():
             if key in NOT_SENT:
                 raise ConfigError(key, value, "cannot be sent to the nodes")
+            if key in OF_STRATEGY:
+                raise ConfigError(key, value, "has no effect in a round's messages: give it to the strategy")
         sent = {**read_settings(self._way.settings), **values}
         Config.parse({**sent, "method": self.values["method"]})
         self._way.settings = settings_text(sent)

@@ -140,7 +140,9 @@ def test_train_config_acts_on_nodes_with_fit():
     np.testing.assert_array_equal(trained({"learning-rate": 0.1}), trained({}, learning_rate=0.1))
     np.testing.assert_array_equal(trained({"local_epochs": 2}), trained({}, local_epochs=2))
     assert not np.array_equal(trained({"learning-rate": 0.1}), trained({}))
-    for wrong in ({"lr": 5.0}, {"learning-rate": -1.0}, {"state-dir": "/"}):
+    of_strategy = ({"update-norm-limit": 1.0}, {"num-server-rounds": 9}, {"evaluate-every": 2},
+                   {"robust-aggregation": "median"}, {"dp-noise-multiplier": 1.0})  # fmt: skip
+    for wrong in ({"lr": 5.0}, {"learning-rate": -1.0}, {"state-dir": "/"}, *of_strategy):
         with pytest.raises(fedpfl.ConfigError, match=f"{next(iter(wrong))} = "):
             trained(wrong)
     with pytest.raises(fedpfl.ConfigError, match=r"lr = 5\.0: is no setting here: it is learning_rate"):

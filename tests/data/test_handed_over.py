@@ -609,6 +609,9 @@ def test_arrays_that_would_be_lost_are_refused(tmp_path, name):
 
 
 def test_other_programs_files_are_named(tmp_path):
+    np.savez(tmp_path / "0.npz", data={"x": X, "y": Y})
+    with pytest.raises(DataError, match="found data; is it PFLlib's"):
+        read_npz(tmp_path / "0.npz")
     np.savez(tmp_path / "0.npz", X=X, Y=Y)
     with pytest.raises(DataError, match=r"found X, Y$"):
         read_npz(tmp_path / "0.npz")

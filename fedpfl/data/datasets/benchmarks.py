@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..dataset import Dataset
 from ..npy import UNREADABLE
 from .npz import labels_of, samples_of
 from .pickled_arrays import MAX_BYTES, read_restricted
-from .text import json_of
+from .text import users_of
 
 # x and y of each client of a part, by its name.
 Part = dict  # type: ignore[type-arg]
@@ -46,15 +46,9 @@ def read_leaf(root: Path, num_classes: int | None = None) -> Dataset:
 
     Its texts are read as ``dataset = "shakespeare"``. Rows of 784 numbers stay rows.
     """
-    parts = []
-    for name in ("train", "test"):
-        part: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for file in sorted((root / name).glob("*.json")):
-            for user, content in _users(file):
-                if user in part:
-                    raise DataError(f"{file}: user {user[:40]!r} is in {name} twice")
-                part[user] = _pair(content, f"{file}: user {user[:40]!r}")
-        parts.append(part)
+    parts = [
+        {user: _pair(content, where) for where, user, content in users_of(root / name)} for name in ("train", "test")
+    ]
     return _joined(root, parts, num_classes)
 
 
@@ -70,13 +64,6 @@ def _object(path: Path) -> Any:
     if content[:8] != b"\x93NUMPY\x01\x00" or b"'|O'" not in content[10:size] or b"'shape': ()" not in content[10:size]:
         raise DataError(f"{path}: its array data is not the one Python object of PFLlib's files")
     return read_restricted(content[size:], path)
-
-
-def _users(file: Path) -> Iterator[tuple[str, Any]]:
-    users = json_of(file).get("user_data")
-    if not isinstance(users, dict):
-        raise DataError(f"{file}: no user_data; must be LEAF's users, num_samples and user_data")
-    yield from users.items()
 
 
 def _pair(content: Any, where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import re
 import string
 import zlib
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 
@@ -105,24 +105,31 @@ def _joined(roles: _Chunks, numbers: Mapping[str, int]) -> tuple[np.ndarray, np.
     return np.concatenate([np.empty((0, CHUNK), np.uint8), *xs]), np.concatenate([np.empty(0, np.int64), *ys]), owners
 
 
-def _leaf(folder: Path) -> _Chunks:
-    files = sorted(folder.glob("*.json"))
+def users_of(folder: Path) -> Iterator[tuple[str, str, Any]]:
+    """Yield each user of a folder of LEAF's: what errors call its data, its name, and what the file has of it."""
+    files, users = sorted(folder.glob("*.json")), set[str]()
     if not files:
         raise DataError(f"{folder}: no json files; LEAF's preprocess.sh writes them")
-    roles: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for file in files:
-        users = json_of(file).get("user_data")
-        if not isinstance(users, dict):
+        content = json_of(file).get("user_data")
+        if not isinstance(content, dict):
             raise DataError(f"{file}: no user_data; must be LEAF's users, num_samples and user_data")
-        for user, content in users.items():
-            where = f"{file}: user {user!r}"
-            if user in roles:
+        for user, samples in content.items():
+            where = f"{file}: user {user[:40]!r}"
+            if user in users:
                 raise DataError(f"{where} is in {folder} twice")
-            samples = content if isinstance(content, dict) else {}
-            x, y = _texts(samples.get("x"), CHUNK, f"{where}: x"), _texts(samples.get("y"), 1, f"{where}: y")
-            roles[user] = x, y[:, 0].astype(np.int64)
-            if len(x) != len(y):
-                raise DataError(f"{where} has {len(x)} x and {len(y)} y")
+            users.add(user)
+            yield where, user, samples
+
+
+def _leaf(folder: Path) -> _Chunks:
+    roles: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for where, user, content in users_of(folder):
+        samples = content if isinstance(content, dict) else {}
+        x, y = _texts(samples.get("x"), CHUNK, f"{where}: x"), _texts(samples.get("y"), 1, f"{where}: y")
+        roles[user] = x, y[:, 0].astype(np.int64)
+        if len(x) != len(y):
+            raise DataError(f"{where} has {len(x)} x and {len(y)} y")
     return roles
 
 

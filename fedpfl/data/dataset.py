@@ -222,7 +222,7 @@ def contents(data: Dataset) -> str:
     """
     about = (data.num_classes, data.class_names, data.client_names, data.feature_names, data.vocabulary)
     digest = hashlib.sha256(repr((about, data.overlap)).encode(errors="surrogatepass"))
-    for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation"):
+    for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test", "validation", "groups"):
         array: Any = getattr(data, name)
         if array is None:
             continue

@@ -186,12 +186,18 @@ class FederatedData:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Name of each client, where the data name their owners and each is a client; else nothing."""
+        """Name of each client, where the data name their owners and each is a client; else nothing.
+
+        An owner's number is a name where it is not the client's: some numbers occur nowhere, or are left out.
+        """
         data = self._data
-        if not (self._natural and data.client_names and data.client_train is not None):
+        if not self._natural or data.client_train is None:
             return ()
-        owners = cast(np.ndarray, all_owners(data))
-        return tuple(data.client_names[owners[np.concatenate(share)[0]]] for share in self._shares)
+        of_samples = cast(np.ndarray, all_owners(data))
+        owners = [int(of_samples[np.concatenate(share)[0]]) for share in self._shares]
+        if data.client_names:
+            return tuple(data.client_names[owner] for owner in owners)
+        return () if owners == [*range(len(owners))] else tuple(map(str, owners))
 
     @property
     def inputs(self) -> str:
@@ -264,12 +270,14 @@ class FederatedData:
     def arrays(self, i: int) -> dict[str, np.ndarray]:
         """Return the samples of client ``i`` as they were read, by the names of arrays in an npz file.
 
-        ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside. Labels are not
-        permuted; the file's reader does that.
+        ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside, unless that
+        depends on groups or on windows that overlap, of which the file says nothing. Labels are not permuted; the
+        file's reader does that.
         """
         arrays: dict[str, np.ndarray] = {}
         parts = {"train": self.share(i).train, "test": self.share(i).test}
-        if self._data.validation is not None:  # what is cut off instead, a device cuts off itself
+        data, cut = self._data, len(self._part(i, "validation"))
+        if data.validation is not None or (cut and (data.groups is not None or data.overlap)):
             parts.update({"train": self._part(i, "train"), "val": self._part(i, "validation")})
         for part, positions in parts.items():
             rows = _take(self._data.x_train, self._data.x_test, positions)

@@ -7,6 +7,7 @@ import pytest
 
 from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients
+from fedpfl.data.dataset import Dataset, contents
 from fedpfl.data.datasets.client_files import own_data
 
 PATIENTS, ROWS = 12, 4
@@ -67,6 +68,29 @@ def test_a_device_cuts_whole_groups(tmp_path):
     )
     train, test = ({*of(0).x[:, 0].tolist()} for of in (data.train, data.test))
     assert len(train) == 9 and len(test) == 3 and not train & test
+
+
+def test_files_of_clients_count_their_own_groups(tmp_path):
+    (tmp_path / "a.csv").write_text(table((), split="yes"))
+    fewer = [line for line in table((), split="yes").splitlines() if ",p1," not in line]  # other groups by number
+    (tmp_path / "b.csv").write_text("\n".join(fewer))
+    data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path), group_column="patient"), 2, 1)
+    assert data.sizes(0) == (36, 12) and data.sizes(1) == (32, 12)
+
+
+def test_an_exported_client_has_the_validation_samples_that_its_groups_decided(tmp_path):
+    settings = DataSettings(**a_table(tmp_path), group_column="patient", validation_fraction=0.25)
+    data = FederatedData(settings, 2, 1)
+    np.savez(tmp_path / "own.npz", **data.arrays(1))
+    device = own_data(settings, str(tmp_path / "own.npz"), 1, 1)
+    for of_device, of_all in ((device.train, data.train), (device.validation, data.validation)):
+        assert of_device(0).x.tolist() == of_all(1).x.tolist() and len(of_all(1).x)
+
+
+def test_other_groups_are_other_data():
+    x, y = np.zeros((8, 1), np.float32), np.arange(8) % 2
+    hashes = {contents(Dataset.of("d", x, y, groups=groups)) for groups in (np.arange(8), np.arange(8) // 2, None)}
+    assert len(hashes) == 3
 
 
 def test_what_would_tear_groups_apart_is_refused(tmp_path):

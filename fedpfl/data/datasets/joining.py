@@ -49,8 +49,14 @@ def joined(
         return np.repeat(np.arange(len(data_sets)), counts) if counts else None
 
     groups = None
-    if first.groups is not None:
-        halves = [np.split(data.groups, [len(data.y_train)]) for data in data_sets if data.groups is not None]
+    if all(data.groups is not None for data in data_sets):
+        # Each client's data count their own groups from 0.
+        counts = np.cumsum([0, *(int(data.groups.max()) + 1 for data in data_sets if data.groups is not None)])
+        halves = [
+            np.split(data.groups + before, [len(data.y_train)])
+            for data, before in zip(data_sets, counts)
+            if data.groups is not None
+        ]
         groups = np.concatenate([half for part in zip(*halves) for half in part])
     remarks = [f"{whose}: {said}" for whose, data in zip(called, data_sets) for said in data.remarks]
     if (more := len(remarks) - MAX_REMARKS) > 0:

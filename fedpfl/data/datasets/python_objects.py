@@ -43,6 +43,12 @@ VALIDATION = ("x_val", "y_val")
 TABLES = {("datasets.arrow_dataset", "Dataset"), ("datasets.iterable_dataset", "IterableDataset")}
 # Data sets that are kept.
 KEPT = 2
+# Settings of windows, and of all that is a table's or a file's: arrays have neither.
+OF_WINDOWS = ("window_length", "window_step")
+OF_COLUMNS = (
+    "label_column", "client_column", "time_column", "group_column", "ignore_columns", "category_columns", *OF_WINDOWS,
+    "image_size",
+)  # fmt: skip
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
@@ -349,6 +355,8 @@ def _of_tables(
     settings = with_words(settings, lambda label: words_in(sources, label), name)
     if owned and settings.client_column:  # each is one client, and has no column of them
         settings = replace(settings, client_column="client")
+    if not is_frame(clients[0].train):
+        said.update(dict.fromkeys(_not_used(settings, OF_WINDOWS, "a Hugging Face Dataset")))
     return [_of_table(client, settings) for client in clients]
 
 
@@ -372,6 +380,7 @@ def _of_arrays(
     name: str, clients: list[_Client], settings: DataSettings, owned: bool, said: dict[str, None]
 ) -> list[Dataset]:
     """Read arrays, or samples that objects give one by one; what there is to say becomes a key of ``said``."""
+    said.update(dict.fromkeys(_not_used(settings)))
     suffixes = ("",) if clients[0].test is None else ("_train", "_test", "_val")
     columns, feature_names, label_names = [], [], []
     for client in clients:
@@ -466,6 +475,12 @@ def _arrays_of(
     return x, labels_beside(x, y, f"{where}: y{suffix}", settings)
 
 
+def _not_used(settings: DataSettings, keys: Sequence[str] = OF_COLUMNS, what: str = "arrays") -> Sequence[str]:
+    """Return a remark on settings that are not at their defaults and say nothing of these data."""
+    changed = [key for key in keys if getattr(settings, key) not in ("", getattr(DataSettings, key))]
+    return [f"not used with {what}: {', '.join(changed).replace('_', '-')}"] if changed else []
+
+
 def _require_one_order(x: Any, y: Any, where: str) -> None:
     """Refuse a DataFrame and a Series whose indexes have the same rows in another order: pandas goes by them."""
     indexes = [thing.index for thing in (x, y) if hasattr(thing, "iloc")]
@@ -479,7 +494,7 @@ def _require_one_order(x: Any, y: Any, where: str) -> None:
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     """Bring a data set's arrays into the inner layout."""
     data = Dataset.of(**vars(data))
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"remarks": (*data.remarks, *_not_used(settings))}
     for part in ("train", "test"):
         x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
         if (x is None) != (y is None):

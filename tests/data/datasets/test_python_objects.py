@@ -245,6 +245,27 @@ def test_images_are_not_standardised_and_a_device_has_no_other_s_data(made, tmp_
         own_data(DataSettings(standardize="all"), str(tmp_path), 0, 1)
 
 
+def test_an_owner_s_number_is_a_name_where_it_is_not_that_of_the_client(made):
+    x, y = arrays(1, 60)
+    names = {
+        owners: made(Dataset.of("data", x, y, client_train=np.repeat(owners, 20)), 3).client_names
+        for owners in ((1, 2, 3), (0, 1, 2), (0, 2, 40))
+    }
+    assert names == {(1, 2, 3): ("1", "2", "3"), (0, 1, 2): (), (0, 2, 40): ("0", "2", "40")}
+
+
+@pytest.mark.parametrize("form", ["arrays", "frames", "own", "torch"])
+def test_settings_of_columns_that_arrays_do_not_have_are_told(made, form):
+    x, y = arrays(1, 60)
+    pandas = pytest.importorskip("pandas")
+    forms = {
+        "arrays": [(x, y)], "frames": [(pandas.DataFrame(x), pandas.Series(y))], "own": Dataset.of("data", x, y),
+        "torch": torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)),
+    }  # fmt: skip
+    settings = {"group_column": "patient", "window_length": 4, "client_column": "", "label_column": "label"}
+    assert "data: not used with arrays: group-column, window-length" in made(forms[form], 1, **settings).remarks
+
+
 def test_owners_with_few_samples_are_named(made):
     rows = frame()
     rows.loc[20:, "client"] = "cleo"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import namedtuple
 from dataclasses import dataclass
 
 import numpy as np
@@ -310,6 +311,9 @@ def test_a_method(words):
 FUNCTIONS = {
     "metrics = .*raises ZeroDivisionError": {"metrics": [lambda outputs, y: 1 / 0]},
     "metrics = .*returns a str; it must return a number, or a sum and a count": {"metrics": [lambda outputs, y: "a"]},
+    "metrics = .*returns a Correlation; it must return a number, or a sum and a count": {
+        "metrics": [lambda outputs, y: namedtuple("Correlation", "statistic, pvalue")(0.5, 0.01)]
+    },
     "metrics = 'f2': must be one of accuracy": {"metrics": ["f2"]},
     "augmentation = .*takes 1 positional argument but 2 were given": {"augmentation": lambda x: x},
     "it must return a tensor of torch.float32": {"augmentation": lambda x, rng: x[:1]},

@@ -107,7 +107,8 @@ class _UsersMetric:
 
 def _pair(word: str, result: Any) -> SumAndCount:
     """Return the result of a function of the user's as a sum and a count; not a number means that it is not defined."""
-    pair = tuple(result) if isinstance(result, (tuple, list)) else (result, 1)
+    # A named tuple, such as SciPy's of a correlation and its p, has other numbers than a sum and a count.
+    pair = tuple(result) if type(result) in (tuple, list) else (result, 1)
     try:
         total, count = (float(number) for number in pair)
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -19,7 +19,7 @@ import weakref
 from bdb import BdbQuit
 from functools import lru_cache
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
@@ -29,9 +29,6 @@ from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
 from .process import process_kept
 from .references import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
-
-# Values of which a function's code may be made.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _AppFolder:
@@ -236,35 +233,6 @@ def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], importe
     return dict(sorted(hashes.items()))
 
 
-def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a hash of the code of each function and class that a program has handed over, by its name.
-
-    Another Python has other code of the same lines, so its version is part of the name.
-    """
-    version = ".".join(map(str, sys.version_info[:2]))
-    things = {text: objects.get(text) for _, text in named if text.startswith(f"{PYTHON}:")}
-    return {
-        f"{references.short_name(text)} (Python {version})": hashlib.sha256(repr(code).encode()).hexdigest()[:16]
-        for text, thing in things.items() if (code := _code_of(thing))
-    }  # fmt: skip
-
-
-def _code_of(thing: Any) -> list[Any]:
-    """Return code and plain constants of a function, or of the functions of a class and its bases in one module."""
-    if isinstance(thing, CodeType):
-        return [thing.co_code, thing.co_names, *map(_code_of, thing.co_consts)]
-    if isinstance(thing, type):
-        bases = [base for base in thing.__mro__ if base.__module__ == thing.__module__]
-        return [[name, *code] for base in bases for name, value in vars(base).items() if (code := _code_of(value))]
-    if isinstance(thing, FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
-        held = [value for value in (*cells, *(thing.__defaults__ or ())) if isinstance(value, _PLAIN)]
-        return [*_code_of(thing.__code__), held]
-    if isinstance(thing, frozenset):
-        return sorted(map(repr, thing))
-    return [thing] if isinstance(thing, (*_PLAIN, tuple)) else []
-
-
 def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[str, Path]:
     """Return the files of the user's code on which settings depend, by where they lie below the folder of imports."""
     named = [(kind, text) for kind, text in named if not text.startswith(f"{PYTHON}:")]
@@ -342,6 +310,12 @@ def _is_users(path: Path) -> bool:
     if any(other in resolved.parents for other in others):
         return False
     return resolved.suffix == ".py" and not {"site-packages", "dist-packages"} & {*resolved.parts}
+
+
+def is_users_module(name: str) -> bool:
+    """Tell whether an imported module is the user's: a file of the user's, or one without a file, as in a notebook."""
+    path = _loaded_from(name)
+    return _is_users(path) if path is not None else name.partition(".")[0] not in sys.builtin_module_names
 
 
 def _is_installed(top: str) -> bool:

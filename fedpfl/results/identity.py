@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import references, user_code
+from ..core import object_code, references, user_code
 from ..core import settings as s
 from ..core.errors import DataError
 from ..core.files import files_below, open_regular, stamp_of
@@ -32,7 +32,7 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
     """Return hashes of what settings name: of files by the setting's key, of the user's code by its name."""
     named = code_in(values, "idle")
-    modules, objects = user_code.sources(named, values, imported), user_code.handed_over(named)
+    modules, objects = user_code.sources(named, values, imported), object_code.handed_over(named)
     return {"files": contents(values), "modules": modules, "objects": objects}
 
 

@@ -182,6 +182,18 @@ def test_functions_of_data_are_called_again_by_each_run(folder):
     assert len({*seen}) == 2
 
 
+def test_runs_of_one_module_before_and_after_it_changed_are_no_repetitions(folder):
+    runs = []
+    for width in (4, 8):
+        (folder / "my_network.py").write_text(
+            f"from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, {width}),"
+            f" nn.Linear({width}, 10))\n"
+        )
+        values = {**SMALL, "dataset": "digits", "num_clients": 2, "output_dir": "runs", "model": "my_network:net"}
+        runs += [fedpfl.run("local", **values, seed=seed)._folder for seed in (1, 2)]
+    assert [len(group.runs) for group in grouped(runs)] == [2, 2]
+
+
 def settings(**more):
     return {"method": "fedavg", "dataset": "npz", "data": "x.npz", "num-clients": 2, "model": "mlp",
             "partitioner": "iid", "num-server-rounds": 1, **more}  # fmt: skip

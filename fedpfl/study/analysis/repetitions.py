@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,7 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     """Yield the settings that name files, data or code, each with a name for it and a hash of what it held."""
     config, task = run.config(), run.task()
     by = task.get("written_by", {})
-    files, modules = by.get("files", {}), by.get("modules", {})
+    files, code = by.get("files", {}), {**by.get("modules", {}), **by.get("objects", {})}
     # Of samples that were drawn from the seed, those of another seed are others.
     data = "" if task.get("data_drawn") else task.get("data", "")
     for key in tagged("file"):
@@ -195,7 +196,8 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     is_from_file = bool(config["data"])
     yield "dataset", references.short_name(str(config["dataset"])), "" if is_from_file else data
     yield "data", Path(str(config["data"])).name, data if is_from_file else ""
-    yield "own code", "", "".join(f"{name} {held}" for name, held in modules.items())
+    held = "".join(f"{name} {digest} " for name, digest in code.items())
+    yield "own code", "", hashlib.sha256(held.encode()).hexdigest() if code else ""
 
 
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:

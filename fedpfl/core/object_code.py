@@ -1,0 +1,110 @@
+"""What the functions and classes that a program hands over compute: a hash of their code and of what it uses."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import sys
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Iterable, Iterator
+
+import numpy as np
+
+from . import references
+from .references import PYTHON, objects
+from .user_code import is_users_module
+
+# Values of which code is made, or which it uses; others, such as lists, may be where it keeps results.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a hash of the code of each function, class or callable object that a program has handed over, by its name.
+
+    It counts what the code uses: defaults, values around it, attributes, the user's functions, classes and plain values
+    that it finds in its module. Another Python has other code of the same lines, so its version is part of the name.
+    """
+    version = ".".join(map(str, sys.version_info[:2]))
+    things = {text: objects.get(text) for _, text in named if text.startswith(f"{PYTHON}:")}
+    return {
+        f"{references.short_name(text)} (Python {version})": hashlib.sha256(repr(code).encode()).hexdigest()[:16]
+        for text, thing in things.items() if callable(thing) and (code := _Code().of(thing))
+    }  # fmt: skip
+
+
+class _Code:
+    """Follows code to what it uses; each thing counts once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}
+
+    def of(self, thing: Any) -> Any:
+        """Return code and values of a thing as a text shows them; nothing of what is neither."""
+        if isinstance(thing, _PLAIN):
+            return [thing]
+        if isinstance(thing, (tuple, frozenset)):
+            return sorted(map(repr, thing)) if isinstance(thing, frozenset) else [self.of(one) for one in thing]
+        if id(thing) in self._seen:
+            return []
+        self._seen[id(thing)] = thing
+        if isinstance(thing, CodeType):
+            return [thing.co_code, thing.co_names, *map(self.of, thing.co_consts)]
+        if isinstance(thing, np.ndarray) or hasattr(thing, "detach"):
+            values = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
+            return [str(values.dtype), values.shape, hashlib.sha256(values.tobytes()).hexdigest()]
+        if isinstance(thing, partial):
+            return [self.of(thing.func), self.of(thing.args), self._of_names(thing.keywords.items())]
+        if isinstance(thing, MethodType):
+            return [self.of(thing.__func__), self.of(thing.__self__)]
+        if isinstance(thing, FunctionType):
+            return self._of_function(thing)
+        if isinstance(thing, type):
+            return self._of_class(thing)
+        return self._of_object(thing) if callable(thing) and not isinstance(thing, ModuleType) else []
+
+    def _of_names(self, pairs: Iterable[tuple[str, Any]]) -> Any:
+        return [[name, *code] for name, value in sorted(pairs) if (code := self.of(value))]
+
+    def _of_function(self, function: FunctionType) -> Any:
+        if not is_users_module(function.__module__):
+            return [f"{function.__module__}:{function.__qualname__}"]
+        cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+        held = [self.of(value) for value in (*cells, *(function.__defaults__ or ()))]
+        there = function.__globals__
+        used = {name: there[name] for name in _global_names(function.__code__) if name in there}
+        named = self._of_names({**used, **(function.__kwdefaults__ or {})}.items())
+        return [self.of(function.__code__), held, named]
+
+    def _of_class(self, kind: type) -> Any:
+        if not is_users_module(kind.__module__):
+            return [f"{kind.__module__}:{kind.__qualname__}"]
+        parts = [self._of_class(base) for base in kind.__bases__]
+        values = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in vars(kind).items()}
+        about = ("__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__")
+        return [*parts, self._of_names((name, value) for name, value in values.items() if name not in about)]
+
+    def _of_object(self, thing: Any) -> Any:
+        """Count the plain attributes, unless the object itself changes them when it is used."""
+        kinds = type(thing).__mro__[:-1]
+        functions = [value for kind in kinds for name, value in vars(kind).items() if name != "__init__"]
+        changed = {name for one in functions for name in _names_of(getattr(one, "__code__", None), "STORE_ATTR")}
+        plain = {name: value for name, value in getattr(thing, "__dict__", {}).items() if name not in changed}
+        return [self._of_class(type(thing)), self._of_names(plain.items())]
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Return the global names that code reads and does not set, also in the functions inside it."""
+    return {*_names_of(code, "LOAD_GLOBAL")} - {*_names_of(code, "STORE_GLOBAL")}
+
+
+def _names_of(code: CodeType | None, operation: str) -> Iterator[str]:
+    """Yield the names with which code does an operation."""
+    if code is None:
+        return
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == operation:
+            yield str(instruction.argval)
+    for inside in code.co_consts:
+        if isinstance(inside, CodeType):
+            yield from _names_of(inside, operation)

@@ -1,0 +1,90 @@
+"""A function, class or object that a program hands over is known by what it computes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpfl.core.object_code import handed_over
+from fedpfl.core.references import objects
+
+SCALE, TABLE, CALLS = 1, np.ones(2), 0
+
+
+def half(value):
+    return value / SCALE
+
+
+def counted(x):
+    global CALLS
+    CALLS += 1
+    return x
+
+
+class Scaled:
+    part = half
+
+    def __init__(self, factor, log=()):
+        self.factor, self.calls, self.log = factor, 0, [*log]
+
+    def __call__(self, x):
+        self.calls += 1
+        self.log.append(x)
+        return self.factor * x
+
+    def method(self, x):
+        return self(x)
+
+
+def hashed(thing):
+    objects["python:thing"] = thing
+    try:
+        return handed_over([("loss", "python:thing")])
+    finally:
+        del objects["python:thing"]
+
+
+def around(value, **named):
+    def inner(x, *, also=named):
+        return value, x
+
+    inner.__kwdefaults__ = {"also": named.get("also")}
+    return inner
+
+
+OTHERS = {
+    "an argument of a partial": (partial(half, value=1), partial(half, value=2)),
+    "a function in a partial": (partial(half), partial(counted)),
+    "a default by name": (around(1, also=1), around(1, also=2)),
+    "a value around it": (around(1), around(2)),
+    "an array around it": (around(np.ones(2)), around(np.zeros(2))),
+    "a tensor in a tuple": (around((torch.ones(2),)), around((torch.zeros(2),))),
+    "a function around it": (around(around(1)), around(around(2))),
+    "an attribute": (Scaled(1), Scaled(2)),
+    "an attribute of a library's object": (nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss()),
+    "a method": (Scaled(1).method, Scaled(2).method),
+    "a lambda": (lambda x: x, lambda x: 2 * x),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_something_else_has_another_hash(what):
+    first, second = OTHERS[what]
+    assert hashed(first) == hashed(first) != hashed(second) and hashed(first).keys() == hashed(second).keys()
+
+
+@pytest.mark.parametrize(("name", "value"), [("SCALE", 2), ("TABLE", np.zeros(2)), ("half", lambda value: value)])
+@pytest.mark.parametrize("thing", [lambda x: half(x) * TABLE, type("Net", (), {"of": lambda self: half(TABLE)})])
+def test_what_code_finds_in_its_module_counts(monkeypatch, thing, name, value):
+    before = hashed(thing)
+    monkeypatch.setitem(globals(), name, value)
+    assert hashed(thing) != before
+
+
+def test_the_same_once_more_and_what_is_counted_on_the_way_change_nothing():
+    for make in (lambda: around((1, "a")), lambda: partial(Scaled(1), x=2), lambda: Scaled(1, [3]), lambda: counted):
+        thing, before = make(), hashed(make())
+        thing(2) if not isinstance(thing, partial) else thing()
+        assert hashed(thing) == before

@@ -314,6 +314,10 @@ FUNCTIONS = {
     "metrics = .*returns a Correlation; it must return a number, or a sum and a count": {
         "metrics": [lambda outputs, y: namedtuple("Correlation", "statistic, pvalue")(0.5, 0.01)]
     },
+    "choose-by = 'metrics': is smaller for right answers than for wrong ones": {
+        "metrics": [lambda outputs, y: (outputs.argmax(1) != y).double().mean()],
+        "choose_by": "metrics",
+    },
     "metrics = 'f2': must be one of accuracy": {"metrics": ["f2"]},
     "augmentation = .*takes 1 positional argument but 2 were given": {"augmentation": lambda x: x},
     "it must return a tensor of torch.float32": {"augmentation": lambda x, rng: x[:1]},

@@ -100,8 +100,10 @@ class Engine:
         if config.run.metrics:
             from fedpfl.training.measure import find_working
 
-            find, permuted = find_working, config.data.permute_labels
-            self.measures = find(config.run.metrics, data.num_classes, config.training.labels, permuted)
+            self.measures = find_working(
+                config.run.metrics, data.num_classes, config.training.labels, config.data.permute_labels,
+                config.run.choose_by,
+            )  # fmt: skip
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         self._own_settings = of_client(config, data.client_names)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..core import metrics, references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.metric_bounds import LARGEST
-from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, TARGETS
+from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS
 from ..core.samples import IGNORED
 from .losses import KINDS
 from .losses import tried as samples_to_try
@@ -42,16 +42,34 @@ def find(text: str) -> dict[str, Measure]:
     return {references.short_name(word): _OURS.get(word) or _UsersMetric(word) for word in metrics.entries(text)}
 
 
-def find_working(text: str, num_classes: int, loss: str, permuted: bool = False) -> dict[str, Measure]:
+def find_working(
+    text: str, num_classes: int, loss: str, permuted: bool = False, choose_by: str = ""
+) -> dict[str, Measure]:
     """Find the metrics and try each one; raise the errors of :func:`require_working`.
 
-    If labels are ``permuted``, clients do not agree which of two classes is the second: both count.
+    If labels are ``permuted``, clients do not agree which of two classes is the second: both count. A function of the
+    user's to ``choose_by`` must be larger for right answers than for wrong ones.
     """
     measures = find(text)
     if permuted and AVERAGE_PRECISION in measures:
         measures[AVERAGE_PRECISION] = _one_against_rest(_average_precision, both_of_two=True)
     require_working(measures, num_classes, loss)
+    if isinstance(measure := measures.get(choose_by), _UsersMetric):
+        _require_larger_is_better(choose_by, measure, num_classes, loss)
     return measures
+
+
+def _require_larger_is_better(name: str, measure: Measure, num_classes: int, loss: str) -> None:
+    """Raise :class:`ConfigError` for a metric that prefers wrong answers, as an error does."""
+    outputs, y = samples_to_try(loss, num_classes)
+    right, wrong = (outputs, -outputs) if loss in (CLASSES, LABELS) else (y, (y + 1) % max(2, num_classes))
+    try:
+        (best, of_best), (worst, of_worst) = (measure(said, y, loss) for said in (right, wrong))
+    except FedpflError:  # where it is not defined it prefers nothing
+        return
+    if of_best and of_worst and best / of_best < worst / of_worst:
+        allowed = "is smaller for right answers than for wrong ones, and the largest is best: return its negative"
+        raise ConfigError("choose-by", name, allowed)
 
 
 def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str) -> None:

@@ -190,7 +190,14 @@ def _sections(runs: Sequence[Snapshot], analysed: bool) -> tuple[list[Section], 
 
 
 def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bool = True) -> Section:
-    warnings = [*_other_data(groups), *_untested(runs), *other_threads(runs), *other_code(runs), *_unfinished(runs)]
+    warnings = [
+        *_other_data(groups),
+        *_seeds_twice(groups),
+        *_untested(runs),
+        *other_threads(runs),
+        *other_code(runs),
+        *_unfinished(runs),
+    ]
     section = Section("Overview", [*_remarks(runs, analysed)], warnings=warnings)
     score = score_of(runs)
     rows = [_row(group, score) for group in groups if any(run.history().lines for run in group.runs)]
@@ -231,6 +238,15 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
             for group, values in zip(groups, settings, strict=True)
         )
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {listed}."
+
+
+def _seeds_twice(groups: Sequence[RunGroup]) -> Iterator[str]:
+    """Yield of which groups the deviation is not that of so many seeds: a run is given again, or a copy of it."""
+    for group in groups:
+        counts = Counter(str(run.config()["seed"]) for run in group.runs)
+        if twice := [seed for seed, count in counts.items() if count > 1]:
+            of_seeds = f"{len(group.runs)} runs of {len(counts)} seed{'s' * (len(counts) > 1)}"
+            yield f"{group.label}: mean and deviation are over {of_seeds}; more than one has seed {in_short(twice)}."
 
 
 def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:

@@ -247,6 +247,7 @@ def best_of(folder: RunFolder) -> RunFolder:
     """Return the run that ended with the round that is best on the validation samples."""
     best = RunFolder(folder.path / BEST)
     if not (best.path / "config.toml").is_file():
-        message = "has no best round: validation-fraction above 0, with test-at = end, keeps the models of the best one"
+        needed = "validation samples (validation-fraction) for which choose-by is defined, and test-at = end"
+        message = f"has no best round, whose models are kept with {needed}"
         raise ConfigError("round", folder.path.name, message)
     return best

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from ...rules import Rule
 from ...setup.config import Config
 from ..listener import Listener
 
+logger = getLogger("flwr")
+
 
 class BestRound(Listener):
     """Makes RUN/best the folder of a run that ended with the best round; it grows in a new one, which then replaces it.
@@ -33,7 +36,7 @@ class BestRound(Listener):
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self._config, self._folder = config, folder
-        self._score = -math.inf
+        self._score, self._told = -math.inf, False
         self._best = folder.path / BEST
         self._new, self._before = folder.path / f".{BEST}", folder.path / f".{BEST}-before"
         # The lines of the best round before: those of the next one begin with them.
@@ -55,10 +58,23 @@ class BestRound(Listener):
         """Keep the round if it is the best, the first of several."""
         if self._is_best(done.line):
             self._keep(rule, done.number, state)
+        elif (
+            not self._told
+            and all(map(done.line.get, ("validation", "personalised")))
+            and self._scored(done.line) is None
+        ):
+            self._told = True
+            text = (
+                "fedpfl: choose-by = %s is defined for no client's validation samples in round %d: it chooses no round"
+            )
+            logger.log(WARNING, text, self._config.run.choose_by, done.number)
         return False
 
+    def _scored(self, line: Mapping[str, Any]) -> float | None:
+        return History([dict(line)], self._config.run.choose_by).best_score()
+
     def _is_best(self, line: Mapping[str, Any]) -> bool:
-        score = History([dict(line)], self._config.run.choose_by).best_score()
+        score = self._scored(line)
         if score is None or score <= self._score or not line.get("personalised"):
             return False
         self._score = score

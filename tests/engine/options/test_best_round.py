@@ -46,6 +46,14 @@ def test_the_best_round_s_run_is_one_that_ended_there(tmp_path, choose_by):
     assert [path.name for path in run.path.glob(".best*")] == []
 
 
+def test_a_metric_that_is_defined_for_nobody_is_told_once(tmp_path, caplog):
+    one_class = {"partitioner": "pathological", "classes_per_client": 1, "train_samples": 500, "test_samples": 100}
+    run = simulate(tmp_path, 3, **{**GIVEN, **one_class, "metrics": "auroc", "choose_by": "auroc", "early_stop": 2})
+    told = "choose-by = auroc is defined for no client's validation samples in round 1: it chooses no round"
+    assert [record.getMessage() for record in caplog.records if "choose-by" in record.msg] == [f"fedpfl: {told}"]
+    assert run.history().last_round == GIVEN["num_server_rounds"]
+
+
 def test_a_resumed_run_keeps_the_best_of_all_its_rounds(tmp_path):
     whole = simulate(tmp_path / "whole", 3, **GIVEN)
     part = simulate(tmp_path / "part", 3, run_name="run", **{**GIVEN, "num_server_rounds": 3})
@@ -97,5 +105,5 @@ def test_it_is_exported_and_without_validation_there_is_none(tmp_path):
     assert done.exit_code == 0 and len(list((run.path / "best" / "personal").glob("*.safetensors"))) == 3, done.output
     plain = simulate(tmp_path / "plain", 3, **{**GIVEN, "validation_fraction": 0.0, "num_server_rounds": 1})
     assert not (plain.path / "best").exists()
-    with pytest.raises(ConfigError, match="has no best round: validation-fraction above 0, with test-at = end, keeps"):
+    with pytest.raises(ConfigError, match="has no best round, whose models are kept with validation samples"):
         best_of(RunFolder(plain.path))

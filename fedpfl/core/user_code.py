@@ -300,6 +300,11 @@ def _imports(text: bytes, package: str) -> Iterable[str]:
             base = ".".join(filter(None, [*above, node.module or ""]))
             names.update((f"{base}.{alias.name}", None) for alias in node.names)
             names[base] = None
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = getattr(node.args[0], "value", None)
+            if called in ("import_module", "__import__") and isinstance(name, str):
+                names[name if not name.startswith(".") else f"{package}.{name.lstrip('.')}"] = None
     return [name for name in names if name]
 
 

@@ -85,8 +85,11 @@ def test_a_folder_counts_with_the_names_in_it_and_a_file_in_place_of_a_published
 
 def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings(folder):
     (folder / "mine.py").write_text(
-        "def net():\n    from late import WIDTH\n    import outside.inner\n    return WIDTH\n"
+        "def net():\n    from late import WIDTH\n    import outside.inner\n    return WIDTH\n\n\n"
+        "def other():\n    import importlib\n    return __import__('by_call'), importlib.import_module('by_name')\n"
     )
+    (folder / "by_call.py").write_text("")
+    (folder / "by_name.py").write_text("")
     (folder / "late.py").write_text("WIDTH = 1\n")
     (folder / "other.py").write_text("def method():\n    import mine\n")
     package = folder.parent / "lib" / "outside"
@@ -96,7 +99,9 @@ def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings
     (package / "deeper.py").write_text("X = 1\n")
     values = {"model": "mine:net"}
     first = identity(values)["modules"]
-    assert first.keys() == {"mine", "late", "outside", "outside.inner", "outside.deeper"}
+    assert first.keys() == {
+        "mine", "late", "by_call", "by_name", "outside", "outside.inner", "outside.deeper"
+    }  # fmt: skip
     (folder / "other.py").write_text("# a comment in what another method uses\n")
     assert identity(values)["modules"] == first
     for path in (folder / "late.py", package / "deeper.py"):

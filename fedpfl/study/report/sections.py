@@ -224,12 +224,12 @@ def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bo
 
 
 def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
-    """Yield in which settings of the data runs differ: a warning above everything that compares them."""
+    """Yield in which settings of the data, or in which clients, runs differ: a warning above all that compares them."""
     files = named_files([group.runs[0] for group in groups])
     settings: list[dict[str, Any]] = []
     for group, held in zip(groups, files, strict=True):
-        divided = parse(DataSettings, group.runs[0].config()).division()
-        settings.append({**divided, **{key: held[key] for key in ("dataset", "data")}, "clients": group.clients})
+        divided_by = parse(DataSettings, group.runs[0].config()).division()
+        settings.append({**divided_by, **{key: held[key] for key in ("dataset", "data")}, "clients": group.clients})
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({repr(values.get(key)) for values in settings}) > 1]
     if differing:
@@ -238,6 +238,22 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
             for group, values in zip(groups, settings, strict=True)
         )
         yield f"These runs are not of the same data, so that their accuracies cannot be compared directly. {listed}."
+        return
+    divided = [{key for run in group.runs if (key := _division(run)) is not None} for group in groups]
+    other_seeds = len({frozenset(_seeds(group).split(", ")) for group in groups}) > 1
+    if other_seeds and any(keys != divided[0] for keys in divided if keys and divided[0]):
+        listed = "; ".join(f"{group.label}: {_seeds(group)}" for group in groups)
+        yield f"These runs have other clients, because a seed divides the data (partition-seed). Seeds: {listed}."
+
+
+def _division(run: RunFolder) -> str | None:
+    """Return what runs have in common whose clients are the same; None where clients have data of their own."""
+    task = run.task()
+    return None if task.get("division") is None else clients_key(task, run.config())
+
+
+def _seeds(group: RunGroup) -> str:
+    return ", ".join(str(run.config()["seed"]) for run in group.runs)
 
 
 def _seeds_twice(groups: Sequence[RunGroup]) -> Iterator[str]:
@@ -265,7 +281,7 @@ def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
 def _row(group: RunGroup, score: ScoreFormat) -> list[Cell]:
     rounds = sorted({run.history().last_round for run in group.runs})
     return [
-        group.label, ", ".join(str(run.config()["seed"]) for run in group.runs),
+        group.label, _seeds(group),
         "–".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))),
         score.summary(group, lambda history: history.last("personalised.accuracy")),
         score.summary(group, lambda history: history.best("personalised.accuracy")),

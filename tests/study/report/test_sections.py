@@ -57,10 +57,14 @@ def test_seeds_become_means_and_deviations(folders):
     assert traffic.log_x, "factorized-fl sends a small part of what fedavg sends"
 
 
-def test_a_seed_that_counts_twice_is_told(folders):
+def test_other_seeds_and_one_that_counts_twice_are_told(folders):
     found, _ = by_title([folders["fedavg-1"], folders["fedavg-2"], folders["fedavg-1"], folders["factorized-1"]])
-    told = "fedavg: mean and deviation are over 3 runs of 2 seeds; more than one has seed 1."
-    assert [said for said in found["Overview"].warnings if "seed" in said] == [told]
+    assert found["Overview"].warnings == [
+        "These runs have other clients, because a seed divides the data (partition-seed). Seeds: fedavg: 1, 1, 2; "
+        "factorized-fl: 1.",
+        "fedavg: mean and deviation are over 3 runs of 2 seeds; more than one has seed 1.",
+    ]
+    assert by_title([folders["fedavg-1"], folders["factorized-1"]])[0]["Overview"].warnings == []
 
 
 def test_clients_and_division(folders):

@@ -81,10 +81,13 @@ def find(kind: str, text: str, builtin_names: Any = ()) -> Any:
         raise ConfigError(kind, text, f"{registered.value} cannot be loaded: {in_one_line(error)}") from error
 
 
-def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
+def call(
+    kind: str, text: str, function: Callable[..., Any], offered: Mapping[str, Any], unset: Iterable[str] = ()
+) -> Any:
     """Call a user's function with those of the ``offered`` arguments that it takes, by their names.
 
-    Errors are those of :func:`guarded`.
+    ``unset`` names those that no setting decides: there a function's own default counts. What ``functools.partial`` has
+    fixed stays as it is. Errors are those of :func:`guarded`.
     """
     guard = guarded(kind, text, function)
     try:
@@ -92,7 +95,10 @@ def call(kind: str, text: str, function: Callable[..., Any], offered: Mapping[st
     except (TypeError, ValueError):
         parameters = []  # a function that is not written in Python
     values: dict[str, Any] = {}
+    fixed = getattr(function, "keywords", {})
     for parameter in parameters:
+        if parameter.name in fixed or (parameter.name in unset and parameter.default is not parameter.empty):
+            continue
         if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
             values[parameter.name] = offered[parameter.name]
         elif parameter.default is parameter.empty and parameter.kind not in (

@@ -101,9 +101,10 @@ def _of_the_user(name: str, input_shape: Shape, num_classes: int, vocabulary: in
     offered = {
         "input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary, "width": width
     }  # fmt: skip
+    unset = [key for key, usual in (("vocabulary", 0), ("width", 1)) if offered[key] == usual]
     if width < 1 and not takes_width(function):
         raise ConfigError("model", f"{name}@{width:g}", f"takes no argument 'width'; {_those_of_any_width()}")
-    built = user_code.call("model", name, function, offered)
+    built = user_code.call("model", name, function, offered, unset)
     if not isinstance(built, nn.Module):
         raise ConfigError("model", name, f"returns {references.article(built)}; it must return a torch.nn.Module")
     from fedpfl.models.external import with_head

@@ -181,7 +181,7 @@ def names() -> list[str]:
 def takes_width(function: Callable[..., object]) -> bool:
     """Tell whether a function that builds a model has an argument ``width``."""
     try:
-        return "width" in inspect.signature(function).parameters
+        return "width" in inspect.signature(function).parameters and "width" not in getattr(function, "keywords", {})
     except (TypeError, ValueError):  # one that is not written in Python
         return False
 

@@ -32,7 +32,7 @@ def made(model: OwnModel, input_shape: Shape, num_classes: int, vocabulary: int 
         module = copy.deepcopy(model)
     else:
         offered = {"input_shape": tuple(input_shape), "num_classes": num_classes, "vocabulary": vocabulary}
-        module = user_code.call("model", name_of(model), model, offered)
+        module = user_code.call("model", name_of(model), model, offered, () if vocabulary else ["vocabulary"])
     if not isinstance(module, nn.Module):
         raise ConfigError(
             "model", name_of(model), f"makes {references.article(module)}; it must make a torch.nn.Module"

@@ -130,7 +130,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
     source = loader.source
     if callable(source) and not is_samples(source):
         offered = {"settings": settings, "path": settings.data}
-        source = user_code.call("dataset", loader.name, source, offered)
+        source = user_code.call("dataset", loader.name, source, offered, () if settings.data else ["path"])
     if isinstance(source, Dataset):
         return _checked(source, settings)
     parts = None if isinstance(source, list) else _parts(source, name)

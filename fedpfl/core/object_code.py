@@ -50,9 +50,10 @@ class _Code:
         self._seen[id(thing)] = thing
         if isinstance(thing, CodeType):
             return [thing.co_code, thing.co_names, *map(self.of, thing.co_consts)]
-        if isinstance(thing, np.ndarray) or hasattr(thing, "detach"):
-            values = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
-            return [str(values.dtype), values.shape, hashlib.sha256(values.tobytes()).hexdigest()]
+        if (torch := sys.modules.get("torch")) is not None and isinstance(thing, torch.Tensor):
+            return [str(thing.dtype), self.of(thing.detach().cpu().double().numpy())]
+        if isinstance(thing, np.ndarray):
+            return [str(thing.dtype), thing.shape, hashlib.sha256(thing.tobytes()).hexdigest()]
         if isinstance(thing, partial):
             return [self.of(thing.func), self.of(thing.args), self._of_names(thing.keywords.items())]
         if isinstance(thing, MethodType):

@@ -134,8 +134,8 @@ def _pair(word: str, result: Any) -> SumAndCount:
         raise ConfigError("metrics", word, allowed) from None
     if math.isnan(total) or count == 0:
         return UNDEFINED
-    if not (abs(total) <= LARGEST and 0 < count <= LARGEST):
-        raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, with a count of at least 0")
+    if not (abs(total) <= LARGEST and 0 < count <= LARGEST and count % 1 == 0):  # (precision, recall) are no such pair
+        raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, with a count from 0")
     return total, count
 
 

@@ -11,10 +11,11 @@ from fedpfl.core.object_code import handed_over
 from fedpfl.core.references import objects
 
 SCALE, TABLE, CALLS = 1, np.ones(2), 0
+WEIGHTS = torch.ones(2, dtype=torch.bfloat16)
 
 
 def half(value):
-    return value / SCALE
+    return torch.as_tensor(value) / SCALE * WEIGHTS
 
 
 def counted(x):
@@ -75,7 +76,10 @@ def test_something_else_has_another_hash(what):
     assert hashed(first) == hashed(first) != hashed(second) and hashed(first).keys() == hashed(second).keys()
 
 
-@pytest.mark.parametrize(("name", "value"), [("SCALE", 2), ("TABLE", np.zeros(2)), ("half", lambda value: value)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SCALE", 2), ("TABLE", np.zeros(2)), ("WEIGHTS", torch.zeros(2)), ("half", lambda value: value)],
+)
 @pytest.mark.parametrize("thing", [lambda x: half(x) * TABLE, type("Net", (), {"of": lambda self: half(TABLE)})])
 def test_what_code_finds_in_its_module_counts(monkeypatch, thing, name, value):
     before = hashed(thing)

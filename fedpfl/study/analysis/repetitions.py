@@ -19,7 +19,7 @@ from ...results.history import History
 from ...results.identity import require_data
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
-from ...setup.all_settings import tagged
+from ...setup.all_settings import code_in, tagged
 from ...setup.config import Config
 from .figure import Bars
 from .registry import NotRecorded
@@ -188,7 +188,7 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     """Yield the settings that name files, data or code, each with a name for it and a hash of what it held."""
     config, task = run.config(), run.task()
     by = task.get("written_by", {})
-    files, code = by.get("files", {}), {**by.get("modules", {}), **by.get("objects", {})}
+    files, modules = by.get("files", {}), by.get("modules", {})
     # Of samples that were drawn from the seed, those of another seed are others.
     data = "" if task.get("data_drawn") else task.get("data", "")
     for key in tagged("file"):
@@ -196,8 +196,19 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
     is_from_file = bool(config["data"])
     yield "dataset", references.short_name(str(config["dataset"])), "" if is_from_file else data
     yield "data", Path(str(config["data"])).name, data if is_from_file else ""
-    held = "".join(f"{name} {digest} " for name, digest in code.items())
-    yield "own code", "", hashlib.sha256(held.encode()).hexdigest() if code else ""
+    hashes = {name.partition(" (")[0]: digest for name, digest in by.get("objects", {}).items()}
+    handed = [(key, text) for key, text in code_in(config, "idle") if text.startswith(f"{references.PYTHON}:")]
+    for key in dict.fromkeys(key for key, _ in handed if key not in ("dataset", "method")):
+        names = [references.short_name(text) for other, text in handed if other == key]
+        # What is not counted of an object may be another one, and not of the same text.
+        yield key, ",".join(names), _hash([config[key], *(hashes.get(name, "") for name in names)])
+    of_method = [hashes.get(references.short_name(text), "") for key, text in handed if key == "method"]
+    code = [f"{name} {digest}" for name, digest in modules.items()] + of_method
+    yield "own code", "", _hash(code) if code else ""
+
+
+def _hash(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:

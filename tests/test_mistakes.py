@@ -314,7 +314,9 @@ FUNCTIONS = {
     "metrics = .*returns a Correlation; it must return a number, or a sum and a count": {
         "metrics": [lambda outputs, y: namedtuple("Correlation", "statistic, pvalue")(0.5, 0.01)]
     },
-    "metrics = .*makes 0.5 and 0.7: must be finite, with a count from 0": {"metrics": [lambda outputs, y: (0.5, 0.7)]},
+    "metrics = .*makes 0.5 and 0.7: must be finite, the count a whole number": {
+        "metrics": [lambda outputs, y: (0.5, 0.7)]
+    },
     "choose-by = 'metrics': is smaller for right answers than for wrong ones": {
         "metrics": [lambda outputs, y: (outputs.argmax(1) != y).double().mean()],
         "choose_by": "metrics",

@@ -135,7 +135,7 @@ def _pair(word: str, result: Any) -> SumAndCount:
     if math.isnan(total) or count == 0:
         return UNDEFINED
     if not (abs(total) <= LARGEST and 0 < count <= LARGEST and count % 1 == 0):  # (precision, recall) are no such pair
-        raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, with a count from 0")
+        raise ConfigError("metrics", word, f"makes {total:g} and {count:g}: must be finite, the count a whole number")
     return total, count
 
 

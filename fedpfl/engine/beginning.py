@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
+from pathlib import Path
 
-from ..core.checksummed_files import write_arrays
+from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import ConfigError, LayoutError
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
@@ -37,6 +38,7 @@ class Beginning:
     def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Record the task on which the clients have agreed, or compare it with that of before."""
         config = self.config
+        _require_same_names(config, agreed.names)
         samples = [(client.train_samples, client.test_samples) for client in agreed.clients]
         facts = {
             "names": agreed.names, "models": agreed.models, "changed": _changed(config), "boards": board_names(),
@@ -95,6 +97,23 @@ def beginning_of(config: Config) -> Beginning:
     if config.run.resume:
         return Resumed(config)
     return Beginning(config)
+
+
+def _require_same_names(config: Config, names: Mapping[str, str]) -> None:
+    """Refuse weights in a run's folder whose columns, or whose head's classes, are others or in another order."""
+    path = Path(config.run.initial_weights).expanduser()
+    if not config.run.initial_weights or not (path.parent / "task.json").is_file():
+        return
+    before = RunFolder(path.parent).task().get("names", {})
+    of_columns = before.get("columns"), names.get("columns")
+    differ = {"columns": all(of_columns) and of_columns[0] != of_columns[1]}
+    if any(name.startswith("head.") for name in read_arrays(path)):
+        differ["classes"] = before.get("classes") != names.get("classes")
+    if what := [key for key, is_other in differ.items() if is_other]:
+        allowed = (
+            f"its run had other {' and '.join(what)}, or another order; a copy of the file alone is taken as it is"
+        )
+        raise ConfigError("initial-weights", config.run.initial_weights, allowed)
 
 
 def _changed(config: Config) -> list[str]:

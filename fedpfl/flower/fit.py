@@ -249,8 +249,6 @@ class _Client:
                 raise ConfigError(key, named, f"has no effect here: {instead}")
             if key in OF_STRATEGY or (key not in usual and key not in functions()):
                 raise ConfigError(key, named, "is the strategy's to decide: give it there")
-            if key == "device-models" and named != "never" and self._state_dir is None:
-                raise ConfigError(key, named, "has no effect here without state_dir, where models are files")
 
     def _built(self, input_shape: tuple[int, ...], num_classes: int, vocabulary: int) -> nn.Module:
         return own_models.made(self._model, input_shape, num_classes, vocabulary, self._head)
@@ -397,6 +395,8 @@ class _Engine(Engine):
         self.state_dir = state_dir
         self.context: Context | None = None
         if state_dir is None:  # models are files
+            if config.run.device_models == "always":
+                raise ConfigError("device-models", "always", "needs state_dir, a folder on each node: give it there")
             config = replace(config, run=replace(config.run, device_models="never"))
         super().__init__(config, data, client[1], own=True, client=client[0])
 

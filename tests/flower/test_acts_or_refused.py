@@ -100,11 +100,14 @@ def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
     assert {"robust-aggregation", "server-optimizer", "seed", "evaluate-every"} <= accepted
 
 
-def test_every_setting_of_a_client_acts_there_or_is_refused():
-    """Clients have a setting that the strategy has not: they answer otherwise, or say why they cannot."""
+@pytest.mark.parametrize("side", ["clients", "strategy"])
+def test_every_setting_acts_on_nodes_with_client_app_or_is_refused(side):
+    """One side has a setting that the other has not: clients answer otherwise, or it is refused."""
 
     def answers(**settings):
-        seen, app = [], strategies.client_app(model=Net, data=lambda context: samples(0, 45), **settings)
+        theirs, ours = (settings, {}) if side == "clients" else ({}, settings)
+        data = lambda context: samples(0, 45 + 90 * context.node_config["partition-id"])  # noqa: E731
+        seen, app = [], strategies.client_app(model=Net, data=data, **theirs)
 
         def noted(kind, client, message):
             reply = app(message, grid.contexts[client])
@@ -114,7 +117,8 @@ def test_every_setting_of_a_client_acts_there_or_is_refused():
             return reply
 
         grid = AppGrid(app, 2, broken=noted)
-        strategies.FedAvg(model=Net, local_epochs=1, num_server_rounds=2).start(grid, initial())
+        ours = {"local_epochs": 1, "num_server_rounds": 2, "min_train_nodes": 1, **ours}
+        strategies.FedAvg(model=Net, **ours).start(grid, initial())
         return seen
 
     usual, acting, every = answers(), set(), all_settings(look=False)
@@ -133,10 +137,12 @@ def test_every_setting_of_a_client_acts_there_or_is_refused():
             assert "\n" not in str(error)
             continue
         acting.add(key)
-        assert changed != usual, (key, value)
+        is_limit = side == "strategy" and ("free" in field.metadata["tags"])
+        assert changed != usual or is_limit, (key, value)
     assert {"learning-rate", "momentum", "validation-fraction", "seed"} <= acting
-    refused = {"update-norm-limit", "fedavg-weights", "device-models", "num-server-rounds", "max-weight-share"}
-    assert not acting & refused
+    if side == "clients":
+        of_strategy = {"update-norm-limit", "fedavg-weights", "num-server-rounds", "max-weight-share"}
+        assert not acting & (of_strategy | {"device-models"})
 
 
 def test_fedprox_of_flower_is_sent_to_apps_that_add_the_term():

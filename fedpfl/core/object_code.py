@@ -15,6 +15,8 @@ from . import references
 from .references import PYTHON, objects
 from .user_code import is_users_module
 
+# Arrays of more values, such as a data set's samples, count by their shape: samples have a hash of their own.
+MAX_VALUES = 2**20
 # Values of which code is made, or which it uses; others, such as lists, may be where it keeps results.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -51,9 +53,12 @@ class _Code:
         if isinstance(thing, CodeType):
             return [thing.co_code, thing.co_names, *map(self.of, thing.co_consts)]
         if (torch := sys.modules.get("torch")) is not None and isinstance(thing, torch.Tensor):
-            return [str(thing.dtype), self.of(thing.detach().cpu().double().numpy())]
+            usual = thing.layout == torch.strided and not (thing.is_meta or thing.is_quantized)
+            few = usual and thing.numel() <= MAX_VALUES
+            return [str(thing.dtype), thing.shape, *([self.of(thing.detach().cpu().double().numpy())] if few else [])]
         if isinstance(thing, np.ndarray):
-            return [str(thing.dtype), thing.shape, hashlib.sha256(thing.tobytes()).hexdigest()]
+            few = thing.size <= MAX_VALUES and not thing.dtype.hasobject
+            return [str(thing.dtype), thing.shape, *([hashlib.sha256(thing.tobytes()).hexdigest()] if few else [])]
         if isinstance(thing, partial):
             return [self.of(thing.func), self.of(thing.args), self._of_names(thing.keywords.items())]
         if isinstance(thing, MethodType):

@@ -41,10 +41,11 @@ def test_the_worked_example_works_as_written(project):
     for name, code in files.items():
         (project / name).write_text(code, encoding="utf-8")
 
-    listed = project / "fedpfl" / "methods" / "settings" / "__init__.py"
-    text = listed.read_text(encoding="utf-8")
-    (line,) = re.findall(r"`(\(\"fedpfl\.methods\..*\),)` below `files=\[`", page)
-    listed.write_text(text.replace("files=[", f"files=[\n        {line}"), encoding="utf-8")
+    (settings,) = re.findall(
+        r"^At the end of `fedpfl/methods/settings\.py`:\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE
+    )
+    with (project / "fedpfl" / "methods" / "settings.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{settings}")
 
     def run(*command):
         environment = {**os.environ, "PYTHONPATH": str(project)}

@@ -19,7 +19,7 @@ from ..training.inner_gradients import forward_with
 from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method
-from .settings.own_models import APFLSettings
+from .settings import APFLSettings
 
 ALPHA = "alpha"
 

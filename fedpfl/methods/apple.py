@@ -28,7 +28,7 @@ from ..training.loop import gradients
 from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
-from .settings.own_models import APPLESettings
+from .settings import APPLESettings
 
 LEAST = 1e-3  # to which the pull to the prior falls before it ends
 

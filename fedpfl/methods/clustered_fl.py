@@ -17,7 +17,7 @@ from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products
 from .base import Aggregation, Method
-from .settings.own_models import ClusteredFLSettings
+from .settings import ClusteredFLSettings
 
 # Clients in a cluster that may split, at least, as in the authors' code.
 SMALLEST_SPLIT = 3

@@ -12,7 +12,7 @@ from ..layers.memory import TWIN, add_twin, in_twin, twin
 from ..training.penalties import Proximal
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
-from .settings.own_models import DittoSettings
+from .settings import DittoSettings
 
 
 class Ditto(Method):

@@ -21,7 +21,7 @@ from ..training.inner_gradients import forward_with
 from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Phase
 from .base import LocalRound, Method
-from .settings.own_models import FedALASettings
+from .settings import FedALASettings
 
 OWN, WEIGHTS = "own", "mixing"
 FIRST_EPOCHS = 10  # in which W is learned while all its entries are still 1

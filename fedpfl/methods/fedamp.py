@@ -22,7 +22,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
-from .settings.own_models import FedAMPSettings
+from .settings import FedAMPSettings
 
 
 class FedAMP(KeepsTrained):

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..rules.mean import Mean
 from .base import Aggregation, Method
-from .settings.one_model import FedAvgSettings
+from .settings import FedAvgSettings
 
 
 class FedAvg(Method):

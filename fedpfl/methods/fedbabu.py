@@ -13,7 +13,7 @@ from torch import nn
 from ..training.phase import Forward, Phase
 from .base import LocalRound, everything, excluding
 from .bases.head import HeadMethod
-from .settings.heads import FedBABUSettings
+from .settings import FedBABUSettings
 
 
 class FedBABU(HeadMethod):

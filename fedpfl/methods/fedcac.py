@@ -21,7 +21,7 @@ from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule, inner_products, mix
 from ..rules.running_mean import RunningMean
 from .base import Aggregation, Method
-from .settings.own_models import FedCACSettings
+from .settings import FedCACSettings
 
 
 class FedCAC(Method):

@@ -24,7 +24,7 @@ from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.prototypes import class_by_width
-from .settings.heads import FedCPSettings
+from .settings import FedCPSettings
 
 GLOBAL_HEAD = "global_head."
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # the authors'

@@ -27,7 +27,7 @@ from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything, excluding
 from .bases.prototypes import class_by_width
-from .settings.heads import FedDBESettings
+from .settings import FedDBESettings
 
 OWN = "personal_mean"
 

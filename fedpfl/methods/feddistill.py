@@ -22,7 +22,7 @@ from ..core.server_view import Client
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.prototypes import PrototypeMethod, PrototypeRule, classes
-from .settings.heads import FedDistillSettings
+from .settings import FedDistillSettings
 
 
 class MeanPredictions(PrototypeRule):

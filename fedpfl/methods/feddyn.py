@@ -23,7 +23,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.kept_arrays import KeepsArrays
-from .settings.one_model import FedDynSettings
+from .settings import FedDynSettings
 
 
 class DynamicRegulariser(Proximal):

@@ -20,7 +20,7 @@ from ..training.loop import predict
 from ..training.losses import Criterion
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
-from .settings.own_models import FedEMSettings
+from .settings import FedEMSettings
 
 MIXTURE = "mixture"
 

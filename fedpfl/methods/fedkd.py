@@ -32,7 +32,7 @@ from ..training.phase import Batch, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.common_model import SharesCommonModel, apart, common
 from .bases.prototypes import class_by_width
-from .settings.own_models import FedKDSettings
+from .settings import FedKDSettings
 
 
 class MeanOfFactored(Mean):

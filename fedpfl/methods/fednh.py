@@ -30,7 +30,7 @@ from ..training.phase import Phase
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
 from .bases.prototypes import require_settable_head
-from .settings.heads import FedNHSettings
+from .settings import FedNHSettings
 
 SCALE = 20.0  # s at the start
 PROTOTYPES = "head.weight"

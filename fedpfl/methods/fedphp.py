@@ -22,7 +22,7 @@ from ..layers.memory import twin
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound
 from .bases.kept_models import KeepsTrained, taught_by_twin
-from .settings.own_models import FedPHPSettings
+from .settings import FedPHPSettings
 
 TEMPERATURE = 4.0  # by which the teacher's logits are divided
 LARGEST = 0.9  # the largest weight µ of what a client has inherited

@@ -21,7 +21,7 @@ from ..models.parts import cut
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, everything
 from .bases.prototypes import PrototypeMethod, PrototypeRule, apart, class_by_width
-from .settings.heads import FedProtoSettings
+from .settings import FedProtoSettings
 
 
 class FedProto(PrototypeMethod):

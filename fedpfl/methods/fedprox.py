@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..training.penalties import Proximal
 from ..training.phase import Phase
 from .base import LocalRound, Method, everything
-from .settings.one_model import FedProxSettings
+from .settings import FedProxSettings
 
 
 class FedProx(Method):

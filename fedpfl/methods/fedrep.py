@@ -13,7 +13,7 @@ from torch import nn
 from ..training.phase import Phase
 from .base import LocalRound, excluding
 from .bases.head import HeadMethod
-from .settings.heads import FedRepSettings
+from .settings import FedRepSettings
 
 
 class FedRep(HeadMethod):

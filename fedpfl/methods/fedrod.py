@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..models.parts import cut
 from ..training.phase import Batch, Forward, Loss, Phase
 from .base import LocalRound, Method, everything
-from .settings.heads import FedRoDSettings
+from .settings import FedRoDSettings
 
 PERSONAL_HEAD = "personal_head"
 

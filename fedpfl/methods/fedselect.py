@@ -26,7 +26,7 @@ from ..rules.mean_of_sent import MeanOfSent
 from ..training.inner_gradients import forward_with
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
-from .settings.divided_layers import FedSelectSettings
+from .settings import FedSelectSettings
 
 TRAINED, MASK = "trained", "mask"  # the model's children: values as the client last trained them; which are in use
 

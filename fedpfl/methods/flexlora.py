@@ -22,7 +22,7 @@ from ..rules.mean import Mean
 from ..training.phase import Forward
 from .base import Aggregation
 from .bases.adapters import AdapterMethod
-from .settings.divided_layers import FlexLoRASettings
+from .settings import FlexLoRASettings
 
 
 class MeanOfProducts(Mean):

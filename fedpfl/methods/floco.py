@@ -27,7 +27,7 @@ from ..training.loop import gradients
 from ..training.phase import Batch, Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything
 from .bases.prototypes import require_settable_head
-from .settings.own_models import FlocoSettings
+from .settings import FlocoSettings
 
 POSITION, ENDPOINTS = "head.position", "head.endpoints"
 SCALES = np.linspace(1e-4, 1, 1000)  # sizes of the simplex on which clients are tried to be placed

@@ -21,7 +21,7 @@ from ..layers.memory import Memory
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
 from .bases.prototypes import class_by_width
-from .settings.heads import GPFLSettings
+from .settings import GPFLSettings
 
 
 class GPFL(Method):

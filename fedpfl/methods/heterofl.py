@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..rules.slices import MeanOfSlices
 from .base import Aggregation
 from .bases.submodels import SubModelMethod
-from .settings.divided_layers import SubModelSettings
+from .settings import SubModelSettings
 
 
 class HeteroFL(SubModelMethod):

@@ -23,7 +23,7 @@ from ..core.sharing import is_parameter
 from ..rules import Rule
 from ..training.loop import evaluate
 from .base import Aggregation, LocalRound, Method
-from .settings.own_models import IFCASettings
+from .settings import IFCASettings
 
 
 class ClusterMeans(Rule):

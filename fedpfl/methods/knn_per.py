@@ -19,7 +19,7 @@ from ..training.loop import predict
 from ..training.phase import Forward
 from .base import LocalRound, Method
 from .bases.prototypes import class_by_width
-from .settings.own_models import KNNPerSettings
+from .settings import KNNPerSettings
 
 NEIGHBOURS = 10  # k; all training samples if the client has fewer
 SCALE = 1.0  # σ of distances

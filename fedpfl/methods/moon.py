@@ -17,7 +17,7 @@ from ..training.loop import predict
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, excluding
 from .bases.kept_models import KeepsTrained
-from .settings.one_model import MoonSettings
+from .settings import MoonSettings
 
 TEMPERATURE = 0.5  # τ of the contrastive loss
 

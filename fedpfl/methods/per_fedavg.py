@@ -18,7 +18,7 @@ from ..rules.mean import Mean
 from ..training.inner_gradients import gradient_of, move, parts_of, returning
 from ..training.phase import Batch, Phase, loss_of
 from .base import Aggregation, LocalRound, Method, everything
-from .settings.one_model import PerFedAvgSettings
+from .settings import PerFedAvgSettings
 
 BATCHES = 2  # independent ones of a step: D1 and D2
 

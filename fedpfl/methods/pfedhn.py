@@ -23,7 +23,7 @@ from ..core.server_view import Client, Federation
 from ..core.sharing import is_parameter
 from ..rules.per_client import PerClientRule
 from .base import Aggregation, Method
-from .settings.own_models import PFedHNSettings
+from .settings import PFedHNSettings
 
 HIDDEN, LAYERS = 100, 4  # width and number of the hypernetwork's layers before the last
 # Of the server's SGD: besides momentum and weight decay the largest norm of a gradient.

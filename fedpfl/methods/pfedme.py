@@ -24,7 +24,7 @@ from ..training.penalties import Proximal
 from ..training.phase import Batch, Phase, loss_of
 from .base import Aggregation, LocalRound, excluding
 from .bases.kept_models import KeepsTrained
-from .settings.own_models import PFedMeSettings
+from .settings import PFedMeSettings
 
 
 class PFedMe(KeepsTrained):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..layers.replace import conv_arguments, forward_without, layers_of, replace_layers, require_plain, weight_name
 from ..training.phase import Forward
 from .base import Method
-from .settings.divided_layers import PFedParaSettings
+from .settings import PFedParaSettings
 
 
 class PFedPara(Method):

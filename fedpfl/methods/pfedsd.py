@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..training.phase import Batch, Loss, Phase
 from .base import LocalRound
 from .bases.kept_models import KeepsTrained, taught_by_twin
-from .settings.own_models import PFedSDSettings
+from .settings import PFedSDSettings
 
 TEMPERATURE = 3.0  # τ of the distillation
 

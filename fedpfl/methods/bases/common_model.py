@@ -12,7 +12,7 @@ from ...models.builder import build
 from ...models.registry import MODELS, BaseHeadModel
 from ...training.phase import Forward
 from ..base import Method
-from ..settings.own_models import OWN, CommonModelSettings
+from ..settings import OWN, CommonModelSettings
 from .prototypes import class_by_width
 
 COMMON = "common"

@@ -8,7 +8,7 @@ from torch import nn
 
 from ...models.parts import cut
 from ..base import Method
-from ..settings.heads import HeadSettings
+from ..settings import HeadSettings
 
 
 class HeadMethod(Method):

@@ -23,7 +23,7 @@ from ...models.parts import cut
 from ...training.penalties import L1
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything, in_classifier
-from ..settings.divided_layers import FactorizedFLSettings
+from ..settings import FactorizedFLSettings
 from .layers import count_kept, factorize, is_mu, is_v, merge, penultimate_v
 from .similarity import Similarity
 

@@ -31,7 +31,7 @@ from ...models.transformer import SelfAttention
 from ...rules.mean import Mean
 from ...training.phase import Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
-from ..settings.divided_layers import SCALE, FedDecompSettings
+from ..settings import SCALE, FedDecompSettings
 from .low_rank import decompose, first_steps, frozen_tau, full_rank_only, is_low_rank, merge, taus
 
 # The variants that train τ and σ in separate epochs, and those that train both at once.

@@ -27,7 +27,7 @@ from ...core.extra_arrays import ANY, CHANGE, SERVER, Extra
 from ...core.payload import Payload
 from ...core.sharing import SPLIT
 from ..base import Aggregation, LocalRound
-from ..settings.divided_layers import FedFacSettings
+from ..settings import FedFacSettings
 from .channel_sharing import Channels, ChannelSharing
 from .factor_split import FactorSplit
 from .fedsplit import FedSplit

@@ -17,7 +17,7 @@ from ...core.sharing import SPLIT, UNUSED_BUFFER, Sharing
 from ...layers.replace import require_plain
 from ...training.phase import Forward
 from ..base import Aggregation, Method
-from ..settings.divided_layers import FedSplitSettings
+from ..settings import FedSplitSettings
 from .channel_mean import ChannelMean
 from .channel_sharing import ChannelSharing
 from .channels import arrays_of, default_layer, hidden_layers, norm_of

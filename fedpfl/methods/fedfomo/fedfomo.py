@@ -25,7 +25,7 @@ from ...layers.memory import Memory, remembered
 from ...training.loop import evaluate
 from ...training.phase import Phase
 from ..base import Aggregation, LocalRound, Method, everything
-from ..settings.own_models import FedFomoSettings
+from ..settings import FedFomoSettings
 from .candidates import Candidates
 
 BEFORE = "before"  # the model's child that remembers the shared arrays from before the last local training

@@ -25,7 +25,7 @@ from ...models.parts import cut
 from ...training.phase import Batch, Forward, Phase
 from ..base import Aggregation, LocalRound, Method, everything, excluding
 from ..bases.prototypes import class_by_width
-from ..settings.heads import FedReGSettings
+from ..settings import FedReGSettings
 from .by_part import MeanOfRebalanced
 from .rebalance import effective_samples, max_rebalanced, quota, rebalance
 

@@ -21,7 +21,7 @@ from ...rules.mean import Mean
 from ...training.inner_gradients import forward_with
 from ...training.phase import Batch, Forward, Group, Phase
 from ..base import Aggregation, LocalRound, Method, everything
-from ..settings.divided_layers import PFedGateSettings
+from ..settings import PFedGateSettings
 from .gate import Gate, blocks_of
 
 FACTORS = {"gate": 1.0, "double": 2.0}  # of a gate that weights are multiplied by

@@ -117,8 +117,7 @@ class BatchedEvaluation:
             self.alone.add(reason)
             logger.info("%s: a client is tested alone: %s", self._engine.config.method.name, reason)
         try:
-            reply: Payload = self._engine.evaluate(client, message)
-            return reply
+            return self._engine.evaluate(client, message)
         except RAISED as error:  # one client's: the others continue
             return error
 

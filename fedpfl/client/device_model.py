@@ -107,8 +107,7 @@ class LoadedModel(NamedTuple):
             outputs = outputs.softmax(-1)
         elif self.about["loss"] == LABELS:
             outputs = outputs.sigmoid()
-        predicted: np.ndarray = outputs.numpy()
-        return predicted
+        return outputs.numpy()
 
     def _inputs(self, x: np.ndarray) -> Tensor:
         shape, scaling = shape_of(self.about["input-shape"]), self.about["scaling"]

@@ -540,8 +540,7 @@ class Engine:
     def _on_device(self, part: str, place: int) -> Samples:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
         make = partial(getattr(self.data, part), place)
-        samples: Samples = self._placed.get((part, place), make) if self._placed else make()
-        return samples
+        return self._placed.get((part, place), make) if self._placed else make()
 
 
 HANDLERS: dict[str, Handler] = {

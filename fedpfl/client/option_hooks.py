@@ -59,8 +59,7 @@ class LazyRound(LocalRound):
         load = vars(self).pop("load", None)
         if load is not None:
             load()
-        loaded: nn.Module = vars(self)["_model"]
-        return loaded
+        return vars(self)["_model"]
 
     @model.setter
     def model(self, model: nn.Module) -> None:

@@ -117,7 +117,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the values of a TOML text; raise what Python's reader does, or ``StateError`` if there is none."""
     for name in ("tomllib", "tomli"):  # in Python since 3.11, and before that the same code as a package
         with suppress(ImportError):
-            return importlib.import_module(name).loads(text)  # type: ignore[no-any-return]
+            return importlib.import_module(name).loads(text)
     raise StateError("this Python needs the package tomli to read TOML: pip install tomli")
 
 
@@ -137,7 +137,7 @@ def from_json_line(line: bytes, path: Path, first: str) -> Stored:
     if entry[1].decode() != _sha256(text) if entry else not line.startswith(f'{{"{first}": '.encode()):
         raise DamagedFile(path)
     try:
-        return json.loads(text, object_pairs_hook=lambda pairs: Stored(path, pairs))  # type: ignore[no-any-return]
+        return json.loads(text, object_pairs_hook=lambda pairs: Stored(path, pairs))
     except (ValueError, RecursionError) as error:
         raise DamagedFile(path, str(error)) from error
 

@@ -104,8 +104,7 @@ def twin(model: nn.Module) -> nn.Module:
     ...     def personalised(self, model):
     ...         return lambda x: (fedpfl.twin(model)(x) + model(x)) / 2
     """
-    copied: nn.Module = getattr(model, TWIN)
-    return copied
+    return getattr(model, TWIN)
 
 
 def in_twin(name: str) -> bool:

@@ -81,8 +81,7 @@ def forward_without(model: nn.Module, kind: type[nn.Module], switch: str) -> Cal
         try:
             for layer in layers:
                 setattr(layer, switch, False)
-            out: Tensor = model(x)
-            return out
+            return model(x)
         finally:
             for layer in layers:
                 setattr(layer, switch, True)

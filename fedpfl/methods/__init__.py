@@ -126,7 +126,7 @@ def find(name: str) -> type[Method]:
     if method not in methods().values():
         _require_method(name, method, builtin)
         _users_methods[name] = method, user_code.version()
-    return method  # type: ignore[no-any-return]
+    return method
 
 
 def method_class(name: str) -> type[Method]:

@@ -134,7 +134,7 @@ class LocalRound:
     @cached_property
     def class_shares(self) -> np.ndarray:
         """Share of each class in the training samples, shape (num_classes,); zeros for a client that is only tested."""
-        return self.class_counts / max(1, self.class_counts.sum())  # type: ignore[no-any-return]
+        return self.class_counts / max(1, self.class_counts.sum())
 
     @property
     def never_trained(self) -> bool:

@@ -142,8 +142,7 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     products = inner_products(vectors)
     norms = np.sqrt(np.diag(products))
     lengths = np.outer(norms, norms)
-    quotients: np.ndarray = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return quotients
+    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
 
 
 def bipartition(similarities: np.ndarray) -> tuple[list[int], list[int]]:

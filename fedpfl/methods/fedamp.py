@@ -118,5 +118,4 @@ def attention(vectors: np.ndarray, alpha: float, sigma: float) -> np.ndarray:
     products = inner_products(vectors, centred=True)
     norms = np.diag(products)
     distances = np.maximum(norms[:, None] + norms[None, :] - 2 * products, 0)
-    weights: np.ndarray = alpha / sigma * np.exp(-distances / sigma)
-    return weights
+    return alpha / sigma * np.exp(-distances / sigma)

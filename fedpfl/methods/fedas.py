@@ -85,8 +85,7 @@ class FedAS(KeepsTrained):
 
         def apart(model: nn.Module, batch: Batch) -> Tensor:
             squares = (cut(model).base(batch.x) - means[batch.y]).square().mean(1)
-            value: Tensor = (squares / torch.bincount(batch.y)[batch.y]).sum()
-            return value
+            return (squares / torch.bincount(batch.y)[batch.y]).sum()
 
         aligned = Phase(
             train=lambda name: name.startswith("base."), epochs=1, loss=apart,

@@ -89,8 +89,7 @@ class FedCP(Method):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             features = cut(model).base(batch.x)
             apart = discrepancy(features.float(), received[batch.positions].float())
-            value: Tensor = self.training.criterion(divided(model, features), batch.y) + self.settings.alignment * apart
-            return value
+            return self.training.criterion(divided(model, features), batch.y) + self.settings.alignment * apart
 
         all_but = excluding(lambda name: name.startswith(GLOBAL_HEAD))
         return [Phase(train=all_but, epochs=self.training.local_epochs, loss=loss)]
@@ -115,8 +114,7 @@ class FedCP(Method):
 def divided(model: Any, features: Tensor) -> Tensor:
     """Return the sum of both heads' logits, each of its share of the features."""
     personal = model.policy(features, model.context) * features
-    logits: Tensor = model.head(personal) + model.global_head(features - personal)
-    return logits
+    return model.head(personal) + model.global_head(features - personal)
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:

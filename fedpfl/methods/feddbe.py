@@ -118,8 +118,7 @@ class FedDBE(Method):
             base, head, _ = cut(model)
             features = base(batch.x)
             pull = self.settings.kappa / 2 * (features.mean(0) - consensus).square().mean()
-            value: Tensor = self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
-            return value
+            return self.training.criterion(head(features + model.get_parameter(OWN)), batch.y) + pull
 
         return [Phase(train=everything, epochs=epochs, loss=loss)]
 

@@ -92,7 +92,6 @@ class FedDistill(PrototypeMethod):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             logits = model(batch.x)
             apart = F.cross_entropy(logits, predictions[batch.y], reduction="none") * known[batch.y]
-            total: Tensor = self.training.criterion(logits, batch.y) + self.settings.teaching * apart.mean()
-            return total
+            return self.training.criterion(logits, batch.y) + self.settings.teaching * apart.mean()
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]

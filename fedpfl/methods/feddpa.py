@@ -75,8 +75,7 @@ class FedDPA(AdapterMethod):
 
 def _forward(model: nn.Module, weights: Mapping[str, float], x: Tensor) -> Tensor:
     with weighing(model, weights):
-        outputs: Tensor = model(x)
-        return outputs
+        return model(x)
 
 
 def is_personal(name: str) -> bool:

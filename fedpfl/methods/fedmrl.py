@@ -64,8 +64,7 @@ class FedMRL(SharesCommonModel):
         """Return the own head on the common representation."""
 
         def forward(x: Tensor) -> Tensor:
-            logits: Tensor = cut(model).head(representation(model, x))
-            return logits
+            return cut(model).head(representation(model, x))
 
         return forward
 
@@ -81,5 +80,4 @@ class FedMRL(SharesCommonModel):
 def representation(model: Any, x: Tensor) -> Tensor:
     """Return P·(features by the common model, features by the own)."""
     parts = [cut(one).base(x).flatten(1) for one in (common(model), model)]
-    projected: Tensor = model.projection(torch.cat(parts, 1))
-    return projected
+    return model.projection(torch.cat(parts, 1))

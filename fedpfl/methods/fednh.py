@@ -84,7 +84,7 @@ class SmoothedPrototypes(Mean):
 def unit(rows: np.ndarray) -> np.ndarray:
     """Return rows of length 1; those that are 0 stay."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths > 0, lengths, 1)  # type: ignore[no-any-return]
+    return rows / np.where(lengths > 0, lengths, 1)
 
 
 def _shape(model: Any) -> tuple[int, ...]:

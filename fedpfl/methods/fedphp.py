@@ -72,8 +72,7 @@ class FedPHP(KeepsTrained):
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             logits = model(batch.x)
             distance = F.cross_entropy(logits, taught[batch.positions])
-            total: Tensor = (1 - weight) * self.training.criterion(logits, batch.y) + weight * distance
-            return total
+            return (1 - weight) * self.training.criterion(logits, batch.y) + weight * distance
 
         return loss
 

@@ -68,8 +68,7 @@ class FedProto(PrototypeMethod):
             base, head, _ = cut(model)
             features = base(batch.x)
             pull = self.settings.pull * apart(features, batch.y, prototypes, has_prototype)
-            total: Tensor = self.training.criterion(head(features), batch.y) + pull
-            return total
+            return self.training.criterion(head(features), batch.y) + pull
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]
 
@@ -85,8 +84,7 @@ class FedProto(PrototypeMethod):
     def personalised(self, model: Any) -> Forward:
         """Return the client's model, or minus the distance to each prototype."""
         if self.settings.predict == "model":
-            forward: Forward = model
-            return forward
+            return model
 
         def nearest(x: Tensor) -> Tensor:
             arrays = model.received.arrays()

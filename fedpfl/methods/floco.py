@@ -47,8 +47,7 @@ class SimplexHead(nn.Module):
     def weight(self) -> Tensor:
         """Return the weight at the position."""
         position: Any = self.position
-        weight: Tensor = torch.tensordot(position, self.endpoints, 1)
-        return weight
+        return torch.tensordot(position, self.endpoints, 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of features (n, width)."""
@@ -194,8 +193,7 @@ def placed_by(updates: np.ndarray, count: int) -> np.ndarray:
     components = np.zeros((len(updates), count))
     components[:, : u.shape[1]] = u * s[:count]
     tried = [on_simplex(components, size) / size for size in SCALES]
-    best: np.ndarray = min(tried, key=energy)
-    return best
+    return min(tried, key=energy)
 
 
 def on_simplex(points: np.ndarray, size: float) -> np.ndarray:
@@ -203,8 +201,7 @@ def on_simplex(points: np.ndarray, size: float) -> np.ndarray:
     ordered = np.sort(points, axis=1)[:, ::-1]
     over = (ordered.cumsum(axis=1) - size) / np.arange(1, points.shape[1] + 1)
     last = (ordered > over).sum(axis=1, keepdims=True) - 1
-    nearest: np.ndarray = np.maximum(points - np.take_along_axis(over, last, 1), 0)
-    return nearest
+    return np.maximum(points - np.take_along_axis(over, last, 1), 0)
 
 
 def energy(positions: np.ndarray) -> float:

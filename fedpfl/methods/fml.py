@@ -43,7 +43,6 @@ class FML(SharesCommonModel):
             personal, shared, labels = model(batch.x), common(model)(batch.x), self.training.criterion
             personal_loss = ALPHA * labels(personal, batch.y) + (1 - ALPHA) * apart(shared.detach(), personal)
             shared_loss = BETA * labels(shared, batch.y) + (1 - BETA) * apart(personal.detach(), shared)
-            total: Tensor = personal_loss + shared_loss
-            return total
+            return personal_loss + shared_loss
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, gradients=2)]

@@ -80,8 +80,7 @@ class GPFL(Method):
             angles = F.linear(F.normalize(general), F.normalize(model.embeddings.weight))
             distance = (general - frozen[batch.y]).norm()  # over all entries of the batch
             guidance = self.training.criterion(angles, batch.y) + self.settings.guidance_weight * distance
-            total: Tensor = self.training.criterion(personal, batch.y) + guidance
-            return total
+            return self.training.criterion(personal, batch.y) + guidance
 
         decay = Decay(self.settings.embedding_decay, ("embeddings.", "valve."))
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, penalty=decay)]
@@ -90,8 +89,7 @@ class GPFL(Method):
         """Return head(CoV(base(x), c_i))."""
 
         def forward(x: Tensor) -> Tensor:
-            logits: Tensor = model.head(model.valve(model.base(x), model.conditions.arrays()["own"]))
-            return logits
+            return model.head(model.valve(model.base(x), model.conditions.arrays()["own"]))
 
         return forward
 

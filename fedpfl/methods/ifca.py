@@ -55,8 +55,7 @@ class ClusterMeans(Rule):
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the model of the client's cluster."""
-        model: np.ndarray = self.models[self.cluster[client.id]]
-        return model
+        return self.models[self.cluster[client.id]]
 
     @property
     def common(self) -> np.ndarray:

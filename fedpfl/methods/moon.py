@@ -56,8 +56,7 @@ class Moon(KeepsTrained):
             base, head, _ = cut(model)
             features = base(batch.x)
             contrast = F.softplus((directions(features) * apart[batch.positions]).sum(1)).mean()
-            total: Tensor = self.training.criterion(head(features), batch.y) + self.settings.mu * contrast
-            return total
+            return self.training.criterion(head(features), batch.y) + self.settings.mu * contrast
 
         return [Phase(train=excluding(in_twin), epochs=self.training.local_epochs, loss=loss)]
 

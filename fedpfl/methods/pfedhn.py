@@ -46,8 +46,7 @@ class Hypernetwork(nn.Module):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Return parameters (clients, size) from embeddings (clients, width)."""
-        parameters: Tensor = self.last(self.layers(embeddings))
-        return parameters
+        return self.last(self.layers(embeddings))
 
 
 class GeneratedModels(PerClientRule):

@@ -121,8 +121,7 @@ class HadamardConv2d(_Hadamard, nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""
         weight = self.dense_weight().contiguous(memory_format=torch.channels_last)
-        out: Tensor = self._conv_forward(x, weight, self.bias)
-        return out
+        return self._conv_forward(x, weight, self.bias)
 
 
 def rank(outputs: int, inputs: int, pixels: int, gamma: float) -> int:

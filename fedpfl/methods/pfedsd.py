@@ -48,7 +48,6 @@ class PFedSD(KeepsTrained):
             logits = model(batch.x)
             student = F.log_softmax(logits / TEMPERATURE, dim=1)
             apart = F.kl_div(student, taught[batch.positions], reduction="batchmean")
-            total: Tensor = self.training.criterion(logits, batch.y) + weight * TEMPERATURE**2 * apart
-            return total
+            return self.training.criterion(logits, batch.y) + weight * TEMPERATURE**2 * apart
 
         return loss

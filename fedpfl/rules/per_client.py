@@ -58,8 +58,7 @@ class PerClientRule(Rule):
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the client's row."""
-        row: np.ndarray = self.for_clients[client.id]
-        return row
+        return self.for_clients[client.id]
 
     @property
     def trained_and_new(self) -> tuple[list[int], list[int]]:

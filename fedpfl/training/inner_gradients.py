@@ -20,8 +20,7 @@ except ImportError:  # before torch 2.0
 
 def forward_with(model: nn.Module, arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return the model's output for ``x`` with other arrays in the place of those of the same names."""
-    out: Tensor = functional_call(model, dict(arrays), (x,))
-    return out
+    return functional_call(model, dict(arrays), (x,))
 
 
 def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

@@ -263,8 +263,7 @@ def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str
         return {}
     from fedpfl.training.measure import measured
 
-    sums: Mapping[str, tuple[float, float]] = measured(measures, outputs, y, loss)
-    return sums
+    return measured(measures, outputs, y, loss)
 
 
 @torch.no_grad()

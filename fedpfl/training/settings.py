@@ -172,8 +172,7 @@ class TrainingSettings:
         if self.has_own_loss:
             from fedpfl.training.losses import own_loss
 
-            of_the_user: Callable[..., Tensor] = own_loss(self.loss)
-            return of_the_user
+            return own_loss(self.loss)
         usual: Callable[..., Tensor] = self.kind.criterion
         from fedpfl.training.losses import weighted_cross_entropy
 

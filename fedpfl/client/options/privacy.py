@@ -110,8 +110,7 @@ def gaussian(key: bytes, context: bytes, size: int) -> np.ndarray:
     # 53 bits each, above 0, because of the logarithm.
     uniform = ((np.frombuffer(stream, "<u8") >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
     radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
-    both: np.ndarray = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:size]
-    return both
+    return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[:size]
 
 
 def noise_key(settings: PrivacySettings, folder: Path, seed: int, *owner: int | str) -> bytes:

@@ -76,8 +76,7 @@ class ServerPrivacy(Listener):
         if not self.at_server:
             return shared
         start = rounded(rule.outgoing(client), self._wire_dtype)
-        near: np.ndarray = start + clipped(start, shared, self.settings.dp_clip_norm)
-        return near
+        return start + clipped(start, shared, self.settings.dp_clip_norm)
 
     def noise(self, total: np.ndarray, server_round: int) -> np.ndarray:
         """Return the noise for a sum of updates that are at most C long: float64, same shape."""

@@ -112,8 +112,7 @@ class FactorizedConv2d(_Factorized, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""
-        out: Tensor = self._conv_forward(x, self.dense_weight(), self.bias)
-        return out
+        return self._conv_forward(x, self.dense_weight(), self.bias)
 
 
 def factorize(

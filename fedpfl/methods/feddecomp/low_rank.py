@@ -144,8 +144,7 @@ class LowRankConv2d(_LowRank, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (n, channels, height, width) to feature maps."""
-        out: Tensor = self._conv_forward(x, self._forward_weight(), self.bias)
-        return out
+        return self._conv_forward(x, self._forward_weight(), self.bias)
 
 
 def decompose(

@@ -122,13 +122,11 @@ def shared_channels(communalities: np.ndarray, tau: float | str) -> np.ndarray:
         threshold = communalities.mean()
     else:
         threshold = tau if np.isinf(tau) else np.quantile(communalities, tau)
-    shared: np.ndarray = communalities >= threshold
-    return shared
+    return communalities >= threshold
 
 
 def _explained(matrix: np.ndarray, count: int) -> np.ndarray:
     """Return diag(ÂÂᵀ) from the top ``count`` positive eigenvalues, clamped to [0, 1]."""
     values, vectors = np.linalg.eigh(matrix)
     top = np.clip(values[::-1][:count], 0.0, None)
-    explained: np.ndarray = np.clip((vectors[:, ::-1][:, :count] ** 2) @ top, 0.0, 1.0)
-    return explained
+    return np.clip((vectors[:, ::-1][:, :count] ** 2) @ top, 0.0, 1.0)

@@ -124,8 +124,7 @@ class FedReG(Method):
 
         def forward(x: Tensor) -> Tensor:
             features = base(x)
-            logits: Tensor = head_g(features) + head_p(features)
-            return logits
+            return head_g(features) + head_p(features)
 
         return forward
 

@@ -108,8 +108,7 @@ class Gate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs (n, …) to gate values, shape (blocks,)."""
-        gates: Tensor = torch.sigmoid(self.norm(self.linear(self.normalise(x).flatten(1)))).mean(0)
-        return gates
+        return torch.sigmoid(self.norm(self.linear(self.normalise(x).flatten(1)))).mean(0)
 
     def kept(self, values: np.ndarray) -> np.ndarray:
         """Mark the blocks that are used (bool): by falling value, in tenths, as long as they fit into the budget.

@@ -22,7 +22,7 @@ from ..core.extra_arrays import SERVER, SHARED, Extra
 from ..core.payload import Payload
 from ..core.server_view import Client
 from ..layers.memory import Memory, remembered
-from ..rules.mean_of_sent import MeanOfSent
+from ..rules.slices import MeanOfSent
 from ..training.inner_gradients import forward_with
 from ..training.phase import Forward, Phase
 from .base import Aggregation, LocalRound, Method, everything

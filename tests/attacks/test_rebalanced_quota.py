@@ -12,8 +12,7 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
 from fedpfl.data.settings import DataSettings
-from fedpfl.methods.fedreg import fedreg
-from fedpfl.methods.fedreg.rebalance import THRESHOLDS, max_rebalanced, quota, rebalance
+from fedpfl.methods.fedreg import THRESHOLDS, fedreg, max_rebalanced, quota, rebalance
 
 CLAIM = 999_999
 

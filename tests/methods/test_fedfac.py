@@ -12,7 +12,7 @@ from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
-from fedpfl.methods.fedfac.channels import hidden_layers, norm_of
+from fedpfl.methods.fedfac.fedsplit import hidden_layers, norm_of
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.assembly import assemble, make_rule
 from fedpfl.setup.config import Config

@@ -12,7 +12,7 @@ from torch import nn
 from fedpfl.core.errors import ConfigError, LayoutError
 from fedpfl.core.extra_arrays import Extras
 from fedpfl.core.payload import Payload
-from fedpfl.methods.fedfomo.fedfomo import FedFomo, FedFomoSettings
+from fedpfl.methods.fedfomo import FedFomo, FedFomoSettings
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings

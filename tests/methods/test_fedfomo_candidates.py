@@ -8,7 +8,7 @@ from support import play, rule
 
 from fedpfl.core.errors import LayoutError
 from fedpfl.core.payload import Payload
-from fedpfl.methods.fedfomo.candidates import Candidates
+from fedpfl.methods.fedfomo import Candidates
 
 
 def candidates(epsilon=0.0, models=2, clients=4, decay=0.0):

@@ -15,8 +15,7 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.rng import generator
 from fedpfl.core.samples import Samples
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.fedreg.fedreg import FedReG, FedReGSettings
-from fedpfl.methods.fedreg.rebalance import rebalance
+from fedpfl.methods.fedreg import FedReG, FedReGSettings, rebalance
 from fedpfl.training.loop import run_phase
 from fedpfl.training.settings import TrainingSettings
 

@@ -7,7 +7,7 @@ from fedpfl.core.errors import LayoutError
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
-from fedpfl.methods.fedreg.by_part import MeanByPart, MeanOfRebalanced
+from fedpfl.methods.fedreg import MeanByPart, MeanOfRebalanced
 from fedpfl.rules.mean import Mean
 
 LAYOUT = Layout.of([("base.w", (2,)), ("head.w", (1,)), ("base.v", (1,))])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota, rebalance
+from fedpfl.methods.fedreg import THRESHOLDS, effective_samples, quota, rebalance
 
 
 def images(counts: list[int], channels: int = 1, side: int = 8) -> Samples:

@@ -11,8 +11,7 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.methods.pfedgate import PFedGate, pfedgate
-from fedpfl.methods.pfedgate.gate import Gate, SwitchableNorm, blocks_of
+from fedpfl.methods.pfedgate import Gate, PFedGate, SwitchableNorm, blocks_of, pfedgate
 
 
 def small():

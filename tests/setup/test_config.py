@@ -12,7 +12,7 @@ from fedpfl.core.option import TaskFacts
 from fedpfl.core.settings import by_key
 from fedpfl.methods import methods
 from fedpfl.methods.feddecomp.low_rank import INITS
-from fedpfl.methods.fedreg.rebalance import THRESHOLDS
+from fedpfl.methods.fedreg import THRESHOLDS
 from fedpfl.methods.settings import ALIASES, SETTINGS
 from fedpfl.setup import reference
 from fedpfl.setup.all_settings import all_settings, check_keys, owners, require_absolute, unused

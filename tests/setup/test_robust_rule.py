@@ -19,7 +19,7 @@ from fedpfl.methods.fedcac import Critical
 from fedpfl.methods.feddyn import FedDynMean
 from fedpfl.methods.fedpac import HeadCombination
 from fedpfl.methods.fedproto import PrototypeMean
-from fedpfl.methods.fedreg.by_part import MeanByPart
+from fedpfl.methods.fedreg import MeanByPart
 from fedpfl.methods.scaffold import ControlledMean
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean

@@ -10,7 +10,7 @@ from support import FEW_SAMPLES, Killed, LocalGrid, federation, play, rule, run_
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
 from fedpfl.methods import methods
-from fedpfl.methods.fedreg.by_part import MeanByPart
+from fedpfl.methods.fedreg import MeanByPart
 from fedpfl.rules import Rule
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import Config

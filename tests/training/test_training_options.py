@@ -18,7 +18,7 @@ from fedpfl.core import user_code
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.pixels import scale
 from fedpfl.core.samples import Samples
-from fedpfl.methods.fedreg.rebalance import augmented
+from fedpfl.methods.fedreg import augmented
 from fedpfl.setup.config import Config
 from fedpfl.training.augment import find, flip_crop
 from fedpfl.training.loop import run_phase, sharing_steps

@@ -14,7 +14,7 @@ import torch
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.rng import generator
 from fedpfl.core.settings import setting
-from fedpfl.methods.fedreg.rebalance import augmented
+from fedpfl.methods.fedreg import augmented
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Table
 from fedpfl.study.analysis.figure import Images

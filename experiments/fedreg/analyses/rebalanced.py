@@ -11,8 +11,7 @@ import numpy as np
 
 from fedpfl.core.server_view import new_clients
 from fedpfl.data import partition_counts
-from fedpfl.methods.fedreg.fedreg import MAX_GROWTH
-from fedpfl.methods.fedreg.rebalance import THRESHOLDS, effective_samples, quota
+from fedpfl.methods.fedreg import MAX_GROWTH, THRESHOLDS, effective_samples, quota
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Table
 from fedpfl.study.analysis.figure import Figure, Heatmap

@@ -42,10 +42,10 @@ from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .option_hooks import ClientPart, LazyRound, Momentum, TrainedArrays, Training
 from .options import of_client, parts_of
-from .policy import Policy, guard
+from .options.after_the_end import answer
+from .policy import Policy, answer_once, guard
 from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
-from .stored_replies import answer_once
 
 logger = getLogger("fedpfl.client")
 
@@ -127,8 +127,6 @@ class Engine:
             option.made()
         self.instead: Callable[[Engine, int, Payload], Payload] | None = None
         if config.wants(PersonaliseOption):
-            from .options.after_the_end import answer
-
             self.instead = answer
 
     def use_model_of(self, client: int) -> None:

@@ -7,19 +7,24 @@ the server; this file and the environment are the device's own. docs/how-to/what
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import re
 import socket
 import sysconfig
+import threading
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Collection, ContextManager, Iterable, Iterator, Mapping, Tuple
 
+import numpy as np
+
 from ..core import code_hash, references, user_code
 from ..core.accounting import epsilon
-from ..core.checksummed_files import MAX_TOML, from_json_line, json_line, parse_toml
+from ..core.checksummed_files import MAX_TOML, from_json_line, json_line, parse_toml, read_arrays, write_arrays
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
@@ -44,6 +49,10 @@ THREADS_A_CORE = 4
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+
+# Rounds of which a client stores its answer: a server whose newest checkpoint is damaged goes back by a round.
+ANSWERS = 2
+_ANSWER = re.compile(r"answer-(\d{6,})\.safetensors")
 
 Names = Tuple[str, ...]
 
@@ -129,8 +138,6 @@ class Policy:
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
-        from .time_limit import ended_after
-
         with _limited_memory(self.most_memory_bytes), ended_after(self.most_seconds) as clock:
             try:
                 yield
@@ -223,6 +230,33 @@ def bounded() -> ContextManager[None]:
     """Return the bounds of the work on a message, if this device has a policy."""
     owner = guard()
     return nullcontext() if owner is None else owner.bounded()
+
+
+def answer_once(
+    owner: Policy, folder: Path, server_round: int, noise: float, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the arrays that a client sends in a round: those of its first answer to it, else these.
+
+    A server could ask for a round again with other settings, and so have the noise of differential privacy drawn anew.
+    ``noise`` is the noise multiplier of the arrays, which are counted and stored.
+    """
+    path = folder / f"answer-{server_round:06d}.safetensors"
+    if path.is_file():
+        earlier = read_arrays(path)
+        if {name: array.shape for name, array in earlier.items()} != {n: a.shape for n, a in arrays.items()}:
+            raise StateError(f"round {server_round} was answered with arrays of other shapes: it has one answer")
+        return earlier
+    matches = [_ANSWER.fullmatch(file.name) for file in folder.iterdir()] if folder.is_dir() else []
+    answered = sorted(int(match.group(1)) for match in matches if match)
+    if answered and server_round < answered[-1]:
+        raise StateError(f"round {server_round} is over: this client has answered round {answered[-1]}")
+    owner.require_room(sum(array.nbytes for array in arrays.values()))
+    owner.count_release(noise)
+    private_folder(folder)
+    write_arrays(path, arrays)
+    for number in answered[: 1 - ANSWERS]:
+        (folder / f"answer-{number:06d}.safetensors").unlink()
+    return dict(arrays)
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
@@ -350,3 +384,37 @@ def _refused(key: str, value: object, rule: str) -> PolicyError:
 
 def _device() -> str:
     return f"the policy of {socket.gethostname()}"
+
+
+class _TimeIsOver(BaseException):
+    """Is raised in a thread from outside: not even ``except Exception`` of a user's code goes on then."""
+
+
+class Deadline:
+    """Whether the time of a piece of work is over."""
+
+    is_over = False
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[Deadline]:
+    """End the block at the next step of Python's once it has taken so long; ``is_over`` then is true after it."""
+    deadline, thread, lock, finished = Deadline(), threading.get_ident(), threading.Lock(), False
+
+    def end() -> None:
+        with lock:
+            if not finished:
+                deadline.is_over = True
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TimeIsOver))
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield deadline
+        with lock:
+            finished = True
+    except _TimeIsOver:
+        pass
+    finally:
+        timer.cancel()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 
 import numpy as np
 
 from ..core.errors import FedpflError
+from ..core.metrics import CLASSES
 from ..results.history import Patience
+from ..results.round_line import in_words
 from ..results.round_record import Round
 from ..results.run_folder import RunFolder
+from ..results.summary import summary
 from ..rules import Rule
 from ..setup.assembly import extras_of, make_rule
 from ..setup.config import Config
@@ -41,6 +44,24 @@ class Recorder(Listener):
             self._patience.add(line)
         self._read_before = True
         return self._patience.over
+
+
+class Log(Listener):
+    """Logs remarks and rounds where no terminal shows them: ``flwr log`` is what a user of Flower sees."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self._loss = rounds, CLASSES
+
+    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
+        """Log the remarks."""
+        self._loss = str(folder.config()["loss"])
+        for remark in remarks:
+            logger.log(WARNING, "fedpfl: %s", remark)
+
+    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
+        """Log the round."""
+        logger.log(INFO, "fedpfl: round %d of %d: %s", done.number, self.rounds, in_words(done.line, loss=self._loss))
+        return False
 
 
 def run_federation(
@@ -104,6 +125,4 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)
-    from fedpfl.results.summary import summary
-
     folder.finish(rule, summary(folder))

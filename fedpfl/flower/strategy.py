@@ -447,8 +447,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         ``timeout`` are as in :meth:`start`.
         """
         # What Flower's loop does not need.
-        from ..engine.log import Log
-        from ..engine.server_run import run_federation
+        from ..engine.server_run import Log, run_federation
 
         if not self.fraction_train:
             raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")

@@ -128,8 +128,3 @@ def _link(source: Path, target: Path) -> None:
         target.hardlink_to(source)
     except OSError:  # on another disk
         shutil.copyfile(source, target)
-
-
-def best_round(config: Config, folder: RunFolder) -> list[Listener]:
-    """Return the listener of a run; none with test-at = start, where a test is of the models before the round."""
-    return [] if config.run.test_at == "start" else [BestRound(config, folder)]

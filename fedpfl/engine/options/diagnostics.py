@@ -16,7 +16,7 @@ from ...core.server_view import Client
 from ...core.sharing import is_parameter
 from ...results.round_record import Round
 from ...rules import Rule
-from ..listener import Listener, Server
+from ..listener import Listener
 
 STATE = "diagnostics"
 
@@ -81,8 +81,3 @@ def _vectors(rule: Rule) -> np.ndarray:
 
 def _distance(a: np.ndarray, b: np.ndarray, counts: np.ndarray) -> float:
     return float(np.linalg.norm((a.astype(np.float64) - b)[counts]))
-
-
-def diagnostics(server: Server) -> Diagnostics:
-    """Return the listener of a run."""
-    return Diagnostics()

@@ -21,7 +21,7 @@ from ...rules.norms import LARGEST, PARAMETERS, STATISTICS, NormCheck, distance,
 from ...setup.config import Config
 from ...setup.options.norm_limit import NormLimitSettings
 from ...setup.options.privacy import PrivacySettings
-from ..listener import CheckedReply, Listener, Server
+from ..listener import CheckedReply, Listener
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -234,11 +234,6 @@ class NormLimit(Listener):
             return 0.0
         # The clipped update, and six deviations more than the mean of the noise's norm.
         return self.privacy.dp_clip_norm + self.privacy.deviation * (math.sqrt(size) + 6)
-
-
-def norm_limit(server: Server) -> NormLimit:
-    """Return the listener of a run."""
-    return limit_of(server.config, server.extras)
 
 
 def limit_of(config: Config, extras: Extras) -> NormLimit:

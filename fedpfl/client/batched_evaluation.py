@@ -28,11 +28,7 @@ logger = getLogger("fedpfl.client")
 
 
 class BatchedEvaluation:
-    """Has an engine test clients as one batch; their replies are those of :meth:`Engine.evaluate` up to rounding.
-
-    A client is tested alone where the model adapts before the test, or an option looks at it then. All are, where
-    metrics are asked for or the data have no classes.
-    """
+    """Has an engine test clients as one batch, as :meth:`Engine.evaluate` up to rounding; alone where it must be."""
 
     def __init__(self, engine: Any, memory: ClientsAtOnce) -> None:
         self._engine, self._memory = engine, memory

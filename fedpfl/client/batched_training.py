@@ -99,10 +99,7 @@ class ClientsAtOnce:
 
 
 class BatchedTraining:
-    """Has an engine train clients as one batch; their replies are those of :meth:`Engine.train` up to rounding.
-
-    ``alone`` are the phases that clients have run one after the other: method, place in the schedule, reason.
-    """
+    """Has an engine train clients as one batch; their replies are those of :meth:`Engine.train` up to rounding."""
 
     def __init__(self, engine: Engine, memory: ClientsAtOnce) -> None:
         self._engine = engine
@@ -284,10 +281,7 @@ def _is_over() -> None:
 
 
 def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[list[TrainedArrays] | None, Tensor]:
-    """Copy what clients have trained from where it was computed, all at once; None where arrays are split.
-
-    With ``stay`` their shared vectors are returned as they are, one behind the other, instead of copied.
-    """
+    """Copy what clients have trained, all at once; with ``stay`` shared vectors stay. None where arrays are split."""
     if type(sharing) is not Sharing or any(member.given is not None for member in members):
         return None, torch.empty(0)
 

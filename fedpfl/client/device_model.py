@@ -192,10 +192,7 @@ def load_model(path: str | Path) -> LoadedModel:
 
 
 def kept_model(state: Path, server_round: int) -> dict[str, Tensor] | None:
-    """Return the state dict of the plain model that a client in this folder of state tested after a round.
-
-    None if it has written no model then; :class:`NoPlainModel` if what it tested is no plain model.
-    """
+    """Return the state dict that a client tested after a round; None without one, ``NoPlainModel`` if not plain."""
     file = state / FOLDER / f"round-{server_round:06d}.json"
     if not file.is_file():
         return None
@@ -306,10 +303,7 @@ def _remove(file: Path) -> None:
 
 
 def traced(forward: Forward, model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
-    """Return a forward pass as TorchScript; or None, and why it cannot be.
-
-    ``x`` is a batch to trace and compare with.
-    """
+    """Return a forward pass as TorchScript, traced and compared on a batch ``x``; or None, and why it cannot be."""
     x = x.repeat(_TRACED + max(_TRIED), *[1] * (x.dim() - 1))
     buffer = io.BytesIO()
     try:

@@ -215,10 +215,7 @@ class Engine:
         return self.end_training(training, losses)
 
     def begin_training(self, client: int, message: Payload, method: Method, later: bool = False) -> Training:
-        """Load a client's model and have its method prepare the phases of a round.
-
-        With ``later`` the model is loaded when the method asks for it, if nothing else needs it.
-        """
+        """Load a client's model, with ``later`` when it is asked for, and have its method prepare a round's phases."""
         started = time.perf_counter()
         self.use_model_of(client)
         beginning = None
@@ -262,10 +259,7 @@ class Engine:
         losses: Sequence[float | None],
         taken: Callable[[], TrainedArrays | None] = lambda: None,
     ) -> Payload:
-        """Store what the client keeps of its trained model, and return its reply.
-
-        ``taken`` is asked, after the method, for arrays that need not be copied out of the model.
-        """
+        """Store what the client keeps and return its reply; ``taken`` gives arrays that need no copying."""
         state, local, method = training.state, training.local, training.method
         message = local.message
         extra = method.conclude(local)
@@ -400,10 +394,7 @@ class Engine:
         self, phases: Sequence[Phase], local: LocalRound, purpose: str, factor: float | None = None,
         momentum: Momentum | None = None,
     ) -> list[float | None]:  # fmt: skip
-        """Run phases, with the momentum of each if it is kept; return the mean loss of each in its last epoch.
-
-        Learning rates are the round's unless a ``factor`` is given.
-        """
+        """Run phases at the round's rates, or at a ``factor``; return the mean loss of each in its last epoch."""
         # A phase without epochs does not count: a schedule that is FedAvg's in effect draws FedAvg's batches.
         phases = [phase for phase in phases if phase.epochs]
         if phases:

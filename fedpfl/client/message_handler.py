@@ -18,14 +18,11 @@ Handler = Callable[[str, Payload, Mapping[str, Value], Mapping[str, Value]], Pay
 
 
 def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_config: Mapping[str, Value]) -> Payload:
-    """Answer one message (``query``, ``train`` or ``evaluate``) for the client that the node is.
+    """Answer a ``query``, ``train`` or ``evaluate`` for the client that the node is; errors are a ``FedpflError``.
 
-    The message's config has ``state-key``, under which the client keeps its arrays, and with ``train`` and ``evaluate``
-    ``round``, ``personal-round`` (the round after which the client's arrays are wanted; 0 for the initial ones) and
-    ``layout``. ``run_config`` and ``node_config`` are as Flower hands them to the ClientApp; the node has
-    ``partition-id``, and ``num-partitions`` if the run has no num-clients, or, on a device that holds its own data,
-    ``data-path`` (also called ``data``), with or without these; ``model`` is the model of its own, if it has one.
-    Whatever is wrong, or refused by the device's policy, raises a ``FedpflError``.
+    The message's config has ``state-key`` and, but for a query, ``round``, ``layout`` and ``personal-round``, the round
+    after which the client's arrays are wanted (0: the initial ones). ``run_config`` and ``node_config`` are Flower's.
+    The node has ``partition-id``, and ``num-partitions`` if the run has no num-clients, or ``data-path``.
     """
     path = own_data_path(node_config)
     if (owner := guard()) is not None:

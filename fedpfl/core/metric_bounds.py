@@ -88,10 +88,7 @@ _METRIC = re.compile(r"[A-Za-z0-9][\w./@%-]{0,63}", re.ASCII)
 
 
 def problem(name: str, value: object, bounds: Bounds, highest: float | None = None) -> str:
-    """Describe the fault of a number, in one line; an empty string if it has none.
-
-    ``highest`` is a tighter upper limit than the table's, from what the number is compared with.
-    """
+    """Describe a number's fault in one line, or return an empty text; ``highest`` is tighter than the table."""
     most = bounds.highest if highest is None else min(highest, bounds.highest)
     kinds = (int,) if bounds.kind is int else (int, float)
     # A bool is an int to Python.

@@ -29,22 +29,10 @@ MAX_NAME = 32
 
 @dataclass(frozen=True)
 class MetricKind:
-    """Facts of a metric that need no computation.
+    """Facts of a metric: the settings ``loss`` that it fits, and the bounds of sum ÷ count.
 
-    Attributes
-    ----------
-    losses : tuple of str
-        The settings ``loss`` that it fits.
-    lowest, highest : float
-        The bounds of sum ÷ count.
-    is_ratio : bool
-        Whether it is a ratio of sums over values, which those of clients add up to.
-    lower_is_better : bool
-        Whether the smallest value is the best.
-    has_root : bool
-        Whether the value is the square root of the ratio.
-    is_exponential : bool
-        Whether the value is e to the power of the ratio.
+    ``is_ratio``: it is a ratio of sums, which those of clients add up to. Its value is the ratio, with ``has_root`` the
+    square root of it, with ``is_exponential`` e to the power of it.
     """
 
     losses: tuple[str, ...]
@@ -168,10 +156,7 @@ def is_share_of_app(name: str) -> bool:
 
 
 def unlikely(metric: str, values: Sequence[float]) -> str:
-    """Describe the fault of a test's number as an app reports it, in one line; an empty string if it has none.
-
-    A share may be in percent.
-    """
+    """Describe the fault of a test's number that an app reports, or return an empty text; shares may be in percent."""
     low, high = (0.0, 100.0) if is_share_of_app(metric) else (-LARGEST, LARGEST)
     wrong = [value for value in values if not low <= value <= high]
     return f"{printable(metric, 80)} = {shown(wrong[0])}: must be from {low:g} to {high:g}" if wrong else ""

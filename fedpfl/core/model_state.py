@@ -128,10 +128,7 @@ class ModelState:
 
 
 class OutsideState:
-    """Sees what the code of classes changes outside of their objects: data of the classes, and global variables.
-
-    All clients of a process share it, and each process has its own.
-    """
+    """Sees what classes' code changes in the classes and in global variables, which a process's clients share."""
 
     def __init__(self, kinds: Iterable[type]) -> None:
         self._before = {key: (names, copied(names[key[1]])) for key, names in _outside(kinds)}

@@ -32,10 +32,7 @@ def in_short(names: Sequence[str]) -> str:
 
 
 def client_in(text: str, names: Sequence[str]) -> int | None:
-    """Return the number of the client that a text stands for; None if it stands for none.
-
-    It is a name of the data, or a number: ``#3``, or ``3`` where no name is a number.
-    """
+    """Return the number of the client that a text names: as the data do, ``#3``, or ``3`` where no name is a number."""
     if text in names:
         return names.index(text)
     numbered = any(name.isdecimal() for name in names)

@@ -24,16 +24,9 @@ class NoSettings:
 class Option:
     """An option and its settings: a subclass in a file of ``setup/options/``.
 
-    What it does is called where it is done: ``setup/assembly.py``, ``client/options/``, ``engine/options/``.
-
-    Attributes
-    ----------
-    title : str
-        The heading of its settings in the reference.
-    Settings : type
-        A dataclass of fields made by ``setting(…)``. Default: none.
-    at_server : bool
-        Whether it needs the loop over the rounds that is fedpfl's own.
+    It has a ``title`` in the reference, a dataclass ``Settings`` of fields made by ``setting(…)``, and ``at_server`` if
+    it needs fedpfl's own loop over the rounds. What it does is called in ``setup/assembly.py``, ``client/options/`` and
+    ``engine/options/``.
     """
 
     title: ClassVar[str]

@@ -49,10 +49,7 @@ def process_kept(on_gpu: bool = False) -> Iterator[None]:
 
 @contextmanager
 def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> Iterator[None]:
-    """Compute with so many threads, in float32 and with gradients, whatever the process was set to before.
-
-    ``tf32``: a GPU may multiply with 10 bits of the fraction.
-    """
+    """Compute with so many threads, in float32 (``tf32`` on a GPU) and with gradients, whatever was set before."""
     import torch
 
     with process_kept(on_gpu):
@@ -70,11 +67,7 @@ def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> Iterato
 
 
 def set_by_signals(stopping: threading.Event, *numbers: signal.Signals) -> None:
-    """Set an event when one of these signals comes to this process, which starts no thread before.
-
-    A thread waits for them. A handler would run in the thread that waits for the event, and would never get the event's
-    lock if that thread holds it just then.
-    """
+    """Set an event when one of these signals comes, from a thread: a handler could wait for the event's own lock."""
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
     def wait() -> None:

@@ -13,25 +13,10 @@ D = TypeVar("D")
 
 
 class Registry(Mapping[str, T]):
-    """The entries registered under names of one kind.
+    """The entries registered under names of one ``kind``, which errors name; each has a decorator that calls ``add``.
 
-    Each kind has a decorator that describes an entry::
-
-        ANALYSES: Registry[Analysis] = Registry("analysis", "fedpfl.study.analysis")
-
-        def analysis(name, shows):
-            return ANALYSES.add(name, lambda function: Analysis(name, shows, function))
-
-    Parameters
-    ----------
-    kind : str
-        What is named, as in the setting or argument that takes the name.
-    package : str, optional
-        A package whose files register themselves: all are imported when the registry is first read.
-    sort : bool
-        Whether entries are in the order of their names; otherwise in that of ``files`` and their registration.
-    files : iterable of (str, str)
-        Modules, each with the names that it registers: it is imported when one of them is asked for.
+    All files of a ``package`` are imported when the registry is first read, those of ``files``, (module, names), when
+    one of their names is asked for. With ``sort`` entries are in the order of their names.
     """
 
     def __init__(

@@ -13,15 +13,9 @@ import numpy as np
 
 
 def generator(seed: int, *path: int | str) -> np.random.Generator:
-    """Return the random generator of one place in a run.
+    """Return the random generator of one place in a run, named by words and numbers of at least 0.
 
-    Parameters
-    ----------
-    seed : int
-        The run's seed, at least 0.
-    *path : int or str
-        What the numbers are for, for example ``"batches", client, round``. Integers are at least 0. A purpose has
-        always the same number of words: NumPy takes a missing last one for a 0.
+    A purpose has always the same number of words: NumPy takes a missing last one for a 0.
     """
     numbers = [seed] + [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     # NumPy makes a list of whole numbers into such an array more slowly, one by one.
@@ -35,11 +29,7 @@ def torch_seed(seed: int, *path: int | str) -> int:
 
 
 def seed_global(seed: int, device: str = "cpu") -> None:
-    """Set the global generators of torch, NumPy and Python, from which a user's model may draw.
-
-    Torch's are those of the CPU and, with another ``device``, there: ``torch.manual_seed`` sets those of every kind of
-    device that there may be, which takes a millisecond.
-    """
+    """Set the global generators of torch, here and on ``device`` alone (all take a millisecond), NumPy and Python."""
     import torch
 
     torch.default_generator.manual_seed(seed)

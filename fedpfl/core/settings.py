@@ -191,11 +191,7 @@ def by_key(cls: type[Any], prefix: str = "") -> dict[str, dataclasses.Field[Any]
 
 
 def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
-    """Build a settings object from a flat mapping of keys, checking every value; ``ConfigError`` for a wrong one.
-
-    Keys of other classes are ignored, and missing ones take their default. ``prefix``, the method's name, stands before
-    each key, with a dash.
-    """
+    """Build settings from a flat mapping, with the method's name as ``prefix``; ``ConfigError`` for a wrong value."""
     out: dict[str, Value] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         key = key_of(field, prefix)
@@ -234,10 +230,7 @@ def plain(value: Any) -> Any:
 
 
 def joined(value: Any) -> Any:
-    """Return a list, or a table of tables, as the text that a setting has for it; other things as they are.
-
-    A number as the name of a table is that of a client, which the data may call otherwise.
-    """
+    """Return a list, or a table of tables by client, as the text that a setting has for it; other things stay."""
     if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
         tables = {
             (f"#{name}" if isinstance(name, int) else str(name)): {

@@ -126,10 +126,7 @@ class Sharing:
 
 
 class Received(Mapping[str, Tensor]):
-    """Arrays of a vector as tensors, made when they are asked for, in type, device and memory format of ``like``.
-
-    Nobody writes to the vector.
-    """
+    """Arrays of a vector, to which nobody writes, as tensors like those of ``like``, made when they are asked for."""
 
     def __init__(self, layout: Layout, flat: np.ndarray, like: Mapping[str, Tensor]) -> None:
         self._layout, self._flat, self._like = layout, flat, like

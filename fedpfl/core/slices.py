@@ -16,10 +16,7 @@ from .layout import Layout
 
 
 def slice_layout(whole: Layout, text: str) -> Layout:
-    """Return the layout of a client's slice from a text of the network.
-
-    ``LayoutError`` unless its arrays have the names of the whole ones, as many axes, and no longer or empty axis.
-    """
+    """Return a slice's layout from the network: the whole's names and axes, none longer or empty (``LayoutError``)."""
     received = Layout.from_text(text)
     for expected, name in zip_longest(whole.names, received.names):
         if name != expected:

@@ -149,10 +149,7 @@ class Agreement:
 
 
 def agree(config: Config, answers: Mapping[int, Payload]) -> Agreement:
-    """Build the model of most clients' task; leave out the clients that have another task or model.
-
-    The number of classes may differ between clients whose layouts are the same, where what depends on it is personal.
-    """
+    """Build the model of most clients' task; leave out the clients that have another task or model."""
     there = _Clients(answers, lambda total: config.run.enough_clients(total))
     if config.run.client_models:
         _require_same_sharing(config, there)

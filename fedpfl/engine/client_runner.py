@@ -30,10 +30,7 @@ KEPT_BLOCK, KEPT_FREE = 16 * 2**20, 64 * 2**20
 
 @dataclass(frozen=True)
 class ClientFailure:
-    """A client has no reply: the reason in one line, and a traceback unless the line says it all.
-
-    ``error`` is what the client raised, if it runs in the server's process; it does not travel.
-    """
+    """Why a client has no reply, and a traceback unless the line says it all; ``error`` stays where it was raised."""
 
     client: int
     reason: str

@@ -34,10 +34,7 @@ class ClientSampling:
         """Restore what :meth:`state` returned, found among the arrays of others."""
 
     def choose(self, rule: Rule, done: Round) -> list[Client]:
-        """Draw the clients that are asked to train in a round: the share, and at least as many as a strategy asks for.
-
-        In round 1 it is all of them if the rule starts with all.
-        """
+        """Draw who is asked to train: the share, at least ``least``; in round 1 all if the rule starts with all."""
         clients = self.askable(rule, done)
         if done.number == 1 and rule.starts_with_all:
             return clients

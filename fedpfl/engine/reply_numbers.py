@@ -61,10 +61,7 @@ def problems(
     metrics: Mapping[str, Any], required: Iterable[str], client: Client, counted: bool = True, several: bool = False,
     asked: Collection[str] = (), own_loss: bool = False,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the faults of the numbers of a reply, see :class:`ExpectedReply`: one line each, by their names.
-
-    ``LayoutError`` if there are too many, or one has a name that would not fit into a record.
-    """
+    """Return the faults of a reply's numbers by their names; ``LayoutError`` for too many, or for odd names."""
     form = _form(tuple(metrics), tuple(required), counted, own_loss)
     values = client.test_samples * (MAX_CLASSES if several else 1)
     # A metric may count a correct label twice: among the true ones and among the predicted ones.

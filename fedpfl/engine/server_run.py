@@ -67,12 +67,7 @@ class Log(Listener):
 def run_federation(
     transport: Transport, config: Config, listeners: Sequence[Listener] = (), remarks: Sequence[str] = ()
 ) -> RunFolder:
-    """Run a federation from the first message to the summary, or what an option has in its place.
-
-    ``listeners`` follow the run after the package's own.
-
-    ``remarks`` are for users before round 1, in addition to those on settings and clients.
-    """
+    """Run from the first message to the summary; ``listeners`` follow the package's own, ``remarks`` are for users."""
     if (done := options.instead_of_rounds(transport, config)) is not None:
         return done
     beginning = beginning_of(config)

@@ -150,10 +150,7 @@ class SimulationTransport(Transport):
 
 
 def default_workers(config: Config) -> int:
-    """Return how many worker processes a run uses unless it is told: one for each core, or of several GPUs; none idle.
-
-    One process is enough for one GPU, and for clients that train as one batch on a CPU.
-    """
+    """Return the usual number of workers: one a core, or one of several GPUs, none idle; one GPU needs none."""
     if multiprocessing.current_process().daemon:
         return 0
     if config.training.device == "cuda":

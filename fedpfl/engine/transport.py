@@ -36,10 +36,7 @@ class Request:
 
 
 class Reply(NamedTuple):
-    """What a client replied; ``row`` is its shared vector where that stayed on the device that computed it.
-
-    The payload then has any vector as long.
-    """
+    """A client's reply; ``row`` is its shared vector where that was computed, and the payload has any one as long."""
 
     client: Client
     payload: Payload
@@ -54,10 +51,7 @@ class Fail(Protocol):
 
 
 class Members(ABC):
-    """Who the clients of one federation are, and who is there.
-
-    ``real``: the clients are on devices, or are played as if they were, and take the time that they take.
-    """
+    """The clients of a federation and who is there; ``real``: they are on devices, or take as long as there."""
 
     real = True
     least = 1  # the fewest clients that are asked in a round
@@ -81,10 +75,7 @@ class Members(ABC):
         return {}
 
     def about_data(self) -> dict[str, Any]:
-        """Return names of clients, features and classes and the inputs' scaling, where all clients are in this program.
-
-        On devices they stay.
-        """
+        """Return names and the inputs' scaling where all clients are in this program; on devices they stay."""
         return {}
 
     def about_clients(self) -> dict[str, np.ndarray]:

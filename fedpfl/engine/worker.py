@@ -69,10 +69,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerHeader:
-    """The header of an answer: for each client a reply, in order.
-
-    Their arrays are in the slot that the request lent, or come behind.
-    """
+    """The header of an answer: a reply for each client; arrays are in the slot that the request lent, or behind."""
 
     replies: Sequence[Head | ClientFailure]
     arrays: Sequence[ArrayHeader]
@@ -93,10 +90,7 @@ class OutputLines:
 
 
 class ArrayCache:
-    """A worker's cache of arrays, by number.
-
-    The server's process has a copy for each worker; both take the same steps and so stay equal.
-    """
+    """A worker's cache of arrays, by number; the server's process has an equal copy by taking the same steps."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[int, np.ndarray] = OrderedDict()

@@ -107,10 +107,7 @@ class WorkerPool:
             worker.fresh = True
 
     def ask(self, number: int, clients: Sequence[Client], kind: str, messages: Sequence[Payload]) -> bool:
-        """Send a request to a worker; return False if that would have to wait until the worker is idle.
-
-        An array that several of them get travels once.
-        """
+        """Send a request, equal arrays once; return False if that would have to wait until the worker is idle."""
         worker, arrays, listed = self._workers[number], messages[0].arrays, []
         if each := not same_arrays(messages):
             arrays = {

@@ -34,11 +34,7 @@ MAX_REPEATS = 2
 
 
 class WorkerProcesses:
-    """Runs the clients in ``workers`` processes, which are started with the first requests.
-
-    With ``fork`` they have the ``engine``, otherwise each makes its own. ``printed`` gets a client's number and what it
-    prints.
-    """
+    """Runs the clients in ``workers`` processes; with ``fork`` they have the ``engine``, else each makes one."""
 
     def __init__(
         self, config: Config, engine: Engine, workers: int, fork: bool, printed: Callable[[int, str], None]

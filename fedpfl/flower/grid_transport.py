@@ -29,10 +29,7 @@ KEPT_RECORDS = 16
 
 
 class GridMembers(Members):
-    """Clients behind Flower's Grid.
-
-    ``settings``, the text of a strategy's, goes with each message to clients that Flower does not hand them to.
-    """
+    """Clients behind Flower's Grid; ``settings``, a strategy's as text, goes with each message to them."""
 
     def __init__(self, grid: Grid, settings: str = "") -> None:
         self._grid = grid

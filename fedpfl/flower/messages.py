@@ -56,10 +56,7 @@ def to_content(payload: Payload, arrays: ArrayRecord | None = None) -> RecordDic
 
 
 def to_framed_content(payload: Payload) -> RecordDict:
-    """Pack a payload into a message's content of as few objects as possible: one, if the arrays are not too large.
-
-    The payload is then a frame of :mod:`fedpfl.client.protocol`, in a record of settings.
-    """
+    """Pack a payload as one object, a frame of :mod:`fedpfl.client.protocol`, if its arrays are not too large."""
     if not fits_frame(payload) or not (payload.arrays or (payload.config and payload.metrics)):
         return to_content(payload)
     return RecordDict({FRAME: ConfigRecord({FRAME: protocol.pack({}, payload)})})
@@ -128,10 +125,7 @@ def to_named(layout: Layout, packed: Mapping[str, np.ndarray], plain: Names) -> 
 
 
 def from_named(layout: Layout, record: ArrayRecord, plain: Names) -> np.ndarray:
-    """Return the shared arrays of a message as one vector, float32; others are left out.
-
-    They come from the network: one that is missing, of another shape or no array of floats raises ``LayoutError``.
-    """
+    """Return the shared arrays of a message as a float32 vector; ``LayoutError`` for what is missing or misshapen."""
     arrays = {}
     for name, shape in layout.entries:
         if plain(name) not in record:

@@ -139,10 +139,7 @@ class Nodes:
         return answers
 
     def find_again(self, wanted: set[int], assigned: set[int]) -> dict[int, tuple[int, Payload]]:
-        """Return the new nodes of clients that have none, and their answers, by client; ``known`` nodes are not asked.
-
-        A SuperNode without a registered key gets another node id each time it starts.
-        """
+        """Return the new nodes of clients that have none, and their answers: without a key ids change at each start."""
         nodes = set(self._grid.get_node_ids()) - assigned - self._left_out.keys()
         new = {node for node in nodes if self._asks[node] < MAX_ASKS}
         self._asks.update(new)
@@ -173,10 +170,7 @@ class Nodes:
         return nodes
 
     def _query(self, nodes: list[int], deadline: float, numbers: Mapping[int, int] | None = None) -> Answers:
-        """Ask nodes what they are; return proper answers, leave out nodes with others.
-
-        Nodes without a number get theirs from ``numbers``, by their ids.
-        """
+        """Ask nodes what they are, with numbers for those without; return proper answers, leave out other nodes."""
         if not nodes:
             return {}
         of_node = {node: {"client": number} for node, number in (numbers or {}).items()}

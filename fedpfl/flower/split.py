@@ -120,10 +120,7 @@ class Split:
         return ArrayRecord({name: arrays[name] if name in arrays else self._arrays[name] for name in self.order})
 
     def named(self, floats: Mapping[str, np.ndarray], exact: bool = True) -> ArrayRecord:
-        """Return arrays by their names in the order and the types of the initial ones.
-
-        With ``exact`` False those of whole numbers are floats, as Flower's mean makes them.
-        """
+        """Return arrays in the initial order and types; unless ``exact``, whole numbers are floats, as in Flower."""
         made: dict[str, Array] = {}
         for name in self.order:
             if name in self.exact:

@@ -870,10 +870,7 @@ def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:
 
 
 def needs_of(method: Method, without: Iterable[str] = (), flowers_mu: bool = False) -> list[str]:
-    """Name the needs of a method besides shared arrays; none if Flower's own ClientApps are enough.
-
-    Hooks ``without`` have nothing to do, and with ``flowers_mu`` the phases of FedProx are the ClientApp's own.
-    """
+    """Name a method's needs besides shared arrays, but for hooks ``without``; none if Flower's ClientApps do."""
     rule = method.aggregation.rule
     without = {*without, *(["schedule"] if flowers_mu else [])}
     needs = own_of(method, {hook: text for hook, text in OF_ARRAYS.items() if hook not in without})

@@ -79,10 +79,7 @@ def remembered(model: nn.Module, name: str) -> dict[str, Tensor]:
 
 
 def add_twin(model: nn.Module) -> nn.Module:
-    """Give a model a copy of itself as its child ``personal``; its arrays are those for which :func:`in_twin` holds.
-
-    Frozen arrays are not copied.
-    """
+    """Give a model a copy of itself, but for frozen arrays, as its child ``personal``, see :func:`in_twin`."""
     model.add_module(TWIN, copy_trained(model))
     return model
 

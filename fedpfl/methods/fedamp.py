@@ -47,10 +47,7 @@ class FedAMP(KeepsTrained):
             raise ConfigError("fedamp-alpha", self.settings.alpha, "must be > 0 unless fedamp-prox = 0")
 
     def remarks(self, model: nn.Module, clients: int, rounds: int) -> list[str]:
-        """Warn where models that are near each other could leave a client's own no weight, which ends the run.
-
-        Each of the others weighs at most α_k·exp(0)/σ.
-        """
+        """Warn where near models could leave a client's own no weight, as each other one weighs up to α_k·exp(0)/σ."""
         most = self.settings.alpha * (clients - 1)
         if most < self.settings.sigma:
             return []

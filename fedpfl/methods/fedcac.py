@@ -95,10 +95,7 @@ class Critical(PerClientRule):
 
 
 def top_share(values: np.ndarray, layout: Layout, share: float) -> np.ndarray:
-    """Mark in each array of a flat vector its largest values: ``share`` of them, rounded down, and none that is 0.
-
-    Values equal to the last one that is marked are marked, too.
-    """
+    """Mark each array's largest values, ``share`` of them rounded down and those equal to the last; no 0."""
     marked = np.zeros(layout.size, bool)
     for place in layout.slices().values():
         array = values[place]

@@ -188,10 +188,7 @@ class FedFomo(Method):
         return gains / gains.sum() if gains.any() else gains
 
     def _parts(self, local: LocalRound) -> tuple[Samples, Samples]:
-        """Cut the client's samples into those to train on and those to judge by, the same in every round.
-
-        Both have at least one; a client with a single sample uses it for both.
-        """
+        """Cut the client's samples into those to train on and to judge by, at least one each, alike in every round."""
         x, y = local.samples
         if len(y) == 1:
             return local.samples, local.samples

@@ -149,10 +149,7 @@ class MaskedPhase:
 
 
 def largest(change: Tensor, free: Tensor, share: float, most: float) -> Tensor:
-    """Mark the share of the free values with the largest change; none that is 0, and none if enough are not free.
-
-    Values equal to the last one that is marked are marked, too.
-    """
+    """Mark the ``share`` of free values that change most, and equal ones; none if ``most`` are not free."""
     count = int(share * int(free.sum()))
     if not count or 1 - float(free.float().mean()) >= most:
         return torch.zeros_like(free)

@@ -27,10 +27,7 @@ from .settings import IFCASettings
 
 
 class ClusterMeans(Rule):
-    """The plain mean of the clients that have chosen a cluster; a cluster that nobody has chosen keeps its model.
-
-    A client is sent the model of its last choice as the shared vector, and the others beside it.
-    """
+    """The plain mean of a cluster's clients, who are sent that and, beside it, the others; without clients it stays."""
 
     name = "cluster-means"
     one_model = False

@@ -167,10 +167,7 @@ def set_head(local: LocalRound, means: Tensor, covariance: Tensor) -> None:
 
 
 def gaussian(z: Tensor, y: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and covariance of features; classes with few samples have the given mean.
-
-    As in the authors' code the identity is added to the covariance.
-    """
+    """Return means, of small classes the given ones, and covariance plus the identity, as in the authors' code."""
     of_class = F.one_hot(y, len(means)).to(z)
     counts = of_class.sum(0)[:, None]
     means = torch.where(counts > FEW, of_class.t() @ z / counts.clamp(min=1), means)

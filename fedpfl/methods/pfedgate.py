@@ -28,11 +28,7 @@ from .settings import PFedGateSettings
 
 
 class GatedBlock(NamedTuple):
-    """A run of values of one parameter.
-
-    Blocks of linear layers have a separate budget. The first block of a parameter is always kept, so that no layer
-    is cut off.
-    """
+    """A run of a parameter's values; linear layers have a budget, and a parameter's first block is always kept."""
 
     name: str
     size: int

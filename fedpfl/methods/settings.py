@@ -234,10 +234,7 @@ class FedALASettings:
 
 @settings_of("fedcac")
 class FedCACSettings:
-    """Settings of FedCAC, the paper's for CIFAR-10 (0.4 and 170 for CIFAR-100).
-
-    Each is the rule's option of the same name.
-    """
+    """The paper's for CIFAR-10 (0.4 and 170 for CIFAR-100); each is the rule's option of the same name."""
 
     share: float = setting(
         0.5, "Share τ of each array's values that are critical; fewer if fewer changed.", above=0, maximum=1

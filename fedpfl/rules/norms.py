@@ -83,10 +83,7 @@ class NormCheck:
         return self._accepted(negative, {name: length(vector, places, start) for name, places in self.places.items()})
 
     def of_rows(self, rows: Sequence[Tensor], start: np.ndarray) -> list[dict[str, float] | LayoutError]:
-        """Return the result of a call, or the error it would raise, for each of some vectors, on their device.
-
-        Norms differ from those of a call in their last digits.
-        """
+        """Return the result of a call, or its error, for each vector, on their device; last digits may differ."""
         import torch
 
         there = torch.tensor(start, device=rows[0].device)

@@ -14,10 +14,7 @@ from .rule import Rule
 
 
 class MeanOfSent(Rule):
-    """The plain mean of each value over the clients that sent it; one that nobody sent stays.
-
-    A rule's ``add`` calls :meth:`add_values`.
-    """
+    """The plain mean of each value over the clients that sent it (:meth:`add_values`); one that nobody sent stays."""
 
     no_robust_mean: ClassVar[str] = "averages each value over other clients"
 

@@ -48,10 +48,7 @@ class Availability(ClientSampling):
                 done.joined.append(number)
 
     def _admit(self, transport: Members, client: int, description: Payload) -> tuple[Client, Layout | None] | None:
-        """Return a client that was absent, with the layout of its slice if it has one, and store that it takes part.
-
-        None if it does not fit the run's task.
-        """
+        """Store that an absent client takes part; return it and its slice's layout, None if it does not fit."""
         task, said = self._folder.described(), int(description.config["num-classes"])
         try:
             if said > task["num_classes"]:
@@ -93,10 +90,7 @@ class Availability(ClientSampling):
 
 
 def available(config: Config) -> Available | None:
-    """Return how ``available-clients`` tells who of those that are there can be asked in a round; None: all of them.
-
-    ``ConfigError`` for a function that there is not.
-    """
+    """Return who of those that are there can be asked in a round, by ``available-clients``; None: all of them."""
     if not (text := config.of(AvailabilitySettings).available_clients):
         return None
     if not references.is_reference(text):

@@ -85,11 +85,7 @@ class ServerPrivacy(Listener):
         return self.settings.deviation * gaussian(key, b"%d/" % server_round + amount + total.tobytes(), len(total))
 
     def spent(self) -> dict[str, float]:
-        """Return the privacy spent so far by the client that was asked most often.
-
-        ``epsilon`` is that of one client's updates against none, ``epsilon-replaced`` against any others of that
-        client.
-        """
+        """Return the privacy spent by the client asked most often: its updates against none, or against any others."""
         most, settings = self._most(), self.settings
         mu = math.sqrt(most) / settings.dp_noise_multiplier
         return {

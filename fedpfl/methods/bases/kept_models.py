@@ -66,10 +66,7 @@ class KeepsTrained(Method):
 def taught_by_twin(
     local: LocalRound, epochs: int, temperature: float, loss_under: Callable[[Tensor], Loss]
 ) -> list[Phase]:
-    """Return the training of the received model under the client's twin; the first time there is no teacher.
-
-    ``loss_under`` makes the loss from the teacher's probabilities of all training samples (n, classes).
-    """
+    """Return a training whose ``loss_under`` takes the twin's probabilities of all samples; at first without."""
     if local.never_trained:
         return [Phase(train=excluding(in_twin), epochs=epochs)]
     # The teacher does not train: one pass over the data serves all epochs.

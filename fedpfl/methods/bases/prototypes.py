@@ -69,10 +69,7 @@ def classes(model: nn.Module) -> tuple[int, ...]:
 
 
 class PrototypeRule(Rule):
-    """Base of the rules that average prototypes: c_j ← Σ_i n_ij·c_ij / Σ_i n_ij over the clients that answered.
-
-    A class without samples in this round keeps its prototype, if it has one.
-    """
+    """c_j ← Σ_i n_ij·c_ij / Σ_i n_ij over the clients that answered; a class without samples keeps its prototype."""
 
     no_robust_mean = "averages class by class"
     remembers: ClassVar[tuple[str, ...]] = ("prototypes", "known")

@@ -152,10 +152,7 @@ def is_mu(name: str) -> bool:
 
 
 def penultimate_v(names: Iterable[str]) -> str:
-    """Return the name of the last v before the classifier, ``head``, of the names of a state dict in order.
-
-    That of a shortcut, which stands beside the last convolution, is none.
-    """
+    """Return the name of the last v before the classifier, ``head``, but for that of a shortcut."""
     hidden = [
         name for name in names if is_v(name) and not name.startswith("head.") and PROJECTION not in name.split(".")
     ]
@@ -167,10 +164,7 @@ def penultimate_v(names: Iterable[str]) -> str:
 
 @torch.no_grad()
 def count_kept(model: nn.Module) -> tuple[int, int]:
-    """Return (entries of µ that are not below the threshold, effective parameters).
-
-    Effective parameters are all trainable ones, but of µ only those entries (section 5.2, figure 8 i).
-    """
+    """Return the kept entries of µ, and all trainable parameters but the other entries (section 5.2, figure 8 i)."""
     kept = total = 0
     for _, layer in layers_of(model, _Factorized):
         if layer.mu is not None:

@@ -135,10 +135,7 @@ class Similarity(PerClientRule):
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    """Return the cosines between all pairs of rows, float64, shape (rows, rows).
-
-    1 of each row with itself, 0 with a row of zeros.
-    """
+    """Return the cosines of all pairs of rows, float64: 1 with itself, 0 with a row of zeros."""
     rows = vectors.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows /= np.where(lengths > 0, lengths, 1.0)

@@ -208,10 +208,7 @@ def merge(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def frozen_tau(model: nn.Module) -> Iterator[None]:
-    """Within the block, compute each tau once instead of in every forward pass; no gradient reaches A or B.
-
-    For training sigma and for evaluation: the same values, sooner. Changes of A and B show only after the block.
-    """
+    """Compute each tau once within the block, not in every forward pass; no gradient reaches A or B."""
     layers = [layer for _, layer in layers_of(model, _LowRank)]
     try:
         with torch.no_grad():

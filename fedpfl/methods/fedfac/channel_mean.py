@@ -60,11 +60,7 @@ class PartialMean(Mean):
 
 
 class ChannelMean(PartialMean):
-    """The mean of the channels that are shared by a given split.
-
-    ``split`` is ``random`` (``share`` of each layer's channels are shared), or the path of a NumPy file with a 1
-    (shared) or 0 for every channel.
-    """
+    """The mean of shared channels: ``share`` of each layer's at random, or those with a 1 in a NumPy file."""
 
     name = "channel-mean"
     only_a_sum = True

@@ -38,12 +38,14 @@ from ..setup.options.after_the_end import PersonaliseOption
 from ..setup.options.privacy import PrivacySettings
 from ..training.device import computing_as, require_device, threads_of
 from ..training.loop import Score, evaluate, run_phase, sharing_steps
+from ..training.measure import find_working
 from ..training.phase import Forward, Phase
 from ..training.settings import AUGMENTATIONS
 from .option_hooks import ClientPart, LazyRound, Momentum, TrainedArrays, Training
 from .options import of_client, parts_of
 from .options.after_the_end import answer
 from .policy import Policy, answer_once, guard
+from .samples_on_gpu import PlacedSamples
 from .scores import are_finite, metrics_of, require_finite, train_loss
 from .state import ClientState
 
@@ -98,8 +100,6 @@ class Engine:
         # What computes the metrics besides accuracy and loss, by their names.
         self.measures: Mapping[str, Any] = {}
         if config.run.metrics:
-            from fedpfl.training.measure import find_working
-
             self.measures = find_working(
                 config.run.metrics, data.num_classes, config.training.labels, config.data.permute_labels,
                 config.run.choose_by,
@@ -115,10 +115,7 @@ class Engine:
         self._lent: dict[int, tuple[Samples, int, int]] = {}
         if config.training.device == "cuda":
             room = int(SHARE_OF_SAMPLES * torch.cuda.mem_get_info()[0])
-            scaling = config.data.normalize if data.is_image else None
-            from fedpfl.client.samples_on_gpu import PlacedSamples
-
-            self._placed = PlacedSamples("cuda", room, scaling)
+            self._placed = PlacedSamples("cuda", room, config.data.normalize if data.is_image else None)
         self.parts: Sequence[ClientPart] = ()
         self.use_model_of(client)
         # What options do here, and what one has in the place of training.
@@ -174,7 +171,6 @@ class Engine:
     @_computing
     def query(self, client: int, message: Payload) -> Payload:
         """Describe the client's task; no array of the client leaves it."""
-        self.use_model_of(client)
         train_samples, test_samples = self.data.sizes(self.place(client))
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
@@ -209,7 +205,6 @@ class Engine:
         """Run the method's schedule from the received shared and the stored personal arrays."""
         if self.instead is not None:
             return self.instead(self, client, message)
-        self.use_model_of(client)
         training = self.begin_training(client, message, self.config.method)
         losses = self.run_phases(training.phases, training.local, "batches", momentum=training.momentum)
         return self.end_training(training, losses)
@@ -264,18 +259,15 @@ class Engine:
         message = local.message
         extra = method.conclude(local)
         require_returned(method, "conclude", extra, Payload, "a fedpfl.Payload")
+        advice = "what a client keeps is a buffer that `build` adds to the model"
         if kept := self.method_state.changed(method):
-            warning = (
-                "fedpfl: the method %s keeps %s on itself, which no other process and no resumed run has: each turn of "
-                "a client begins without; what a client keeps is a buffer that `build` adds to the model"
+            why = "which no other process and no resumed run has: each turn of a client begins without"
+            logger.warning(
+                "fedpfl: the method %s keeps %s on itself, %s; %s", method.name, ", ".join(kept), why, advice
             )
-            logger.warning(warning, method.name, ", ".join(kept))
         if changes := self.method_state.changed_outside():
-            warning = (
-                "fedpfl: the method %s changes %s, which all clients of a process share and no other process has: "
-                "numbers depend on how many there are; what a client keeps is a buffer that `build` adds to the model"
-            )
-            logger.warning(warning, method.name, ", ".join(changes))
+            why = "which all clients of a process share and no other process has: numbers depend on how many there are"
+            logger.warning("fedpfl: the method %s changes %s, %s; %s", method.name, ", ".join(changes), why, advice)
         self._require_samples_kept(method, local.client)
         trained = taken()
         if trained is None:
@@ -367,8 +359,7 @@ class Engine:
         method = method or self.config.method
         self.run_phases(method.adaptation(local), local, "adaptation", factor=1.0)
         self.model.eval()
-        personalised: Forward = method.personalised(self.model)
-        return personalised
+        return method.personalised(self.model)
 
     @property
     def sends_as_trained(self) -> bool:

@@ -29,7 +29,8 @@ from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.settings import Value
-from ..setup.all_settings import code_in
+from ..models.sources import HF
+from ..setup.all_settings import all_settings, code_in, places, tagged
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
 
@@ -279,8 +280,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _are_sizes(value: Any) -> bool:
-    from ..setup.all_settings import all_settings
-
     numbers = {key for key, field in all_settings(look=False).items() if type(field.default) in (int, float)}
     return isinstance(value, dict) and numbers.issuperset(value) and all(map(_is_number, value.values()))
 
@@ -330,7 +329,6 @@ def _read(path: Path) -> Policy:
 def _read_places(config: Config, own_data: str) -> Iterator[tuple[str, str]]:
     """Yield (key, path) of all that a run reads on this device."""
     from ..data.reading import entry
-    from ..setup.all_settings import places, tagged
 
     # Data of the device's own stand in the place of what the run names; a data set is downloaded, or it is the user's.
     left_out = (

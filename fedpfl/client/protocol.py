@@ -24,9 +24,9 @@ from ..core.payload import Payload
 from ..core.settings import Value
 
 MAGIC = b"fedpfl1\n"
-# What all versions begin with; lengths follow in each.
 # What a worker says that has other code than the app, and by which a server knows it.
 OTHER_CODE = "runs other code"
+# What all versions begin with; lengths follow in each.
 FAMILY = b"fedpfl"
 MAX_HEADER_BYTES = 4_000_000
 MAX_ARRAYS_BYTES = 2**30
@@ -119,12 +119,7 @@ def read(stream: Readable) -> tuple[Header, Payload]:
             f"the other {MAGIC.decode().strip()}; install the app's version on this device and start the worker again"
         )
     header, arrays = _header(text), _arrays(content)
-    return header, Payload(_scalars(header, "config"), _numbers(header), arrays)
-
-
-def values(header: Header, key: str) -> dict[str, Value]:
-    """Take a mapping of settings out of a header."""
-    return _scalars(header, key)
+    return header, Payload(values(header, "config"), _numbers(header), arrays)
 
 
 def _parts(header: Mapping[str, Any], payload: Payload) -> list[bytes]:
@@ -166,7 +161,8 @@ def _arrays(content: bytes) -> dict[str, np.ndarray]:
         raise ProtocolError(f"arrays that cannot be read arrived: {error}") from error
 
 
-def _scalars(header: Header, key: str) -> dict[str, Value]:
+def values(header: Header, key: str) -> dict[str, Value]:
+    """Take a mapping of settings out of a header."""
     found = header.pop(key, None)
     if not isinstance(found, dict) or not all(isinstance(v, (bool, int, float, str)) for v in found.values()):
         raise ProtocolError(f"a header arrived whose {key} is not a mapping of settings")
@@ -176,7 +172,7 @@ def _scalars(header: Header, key: str) -> dict[str, Value]:
 
 
 def _numbers(header: Header) -> dict[str, Any]:
-    found = _scalars(header, "metrics")
+    found = values(header, "metrics")
     if any(isinstance(value, (bool, str)) for value in found.values()):
         raise ProtocolError("a header arrived whose metrics are not all numbers")
     return found

@@ -12,6 +12,7 @@ from ..core.extra_arrays import Extras
 from ..core.payload import Payload
 from ..core.references import article
 from ..core.server_view import Client
+from ..core.user_code import require_hooks
 from ..results.round_record import Round
 from ..results.run_folder import RunFolder
 from ..rules import Rule, Vector
@@ -74,8 +75,6 @@ class Listener:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.user_code import require_hooks
-
         require_hooks("listener", cls, Listener)
 
     def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:

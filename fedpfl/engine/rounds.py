@@ -32,6 +32,7 @@ from .client_sampling import ClientSampling
 from .listener import CheckedReply, Listener
 from .reply_numbers import ExpectedReply, leave_out
 from .transport import EVALUATE, TRAIN, Members, Reply, Request, Transport, array_bytes, count_bytes
+from .user_rule import UserRule
 
 logger = getLogger("flwr")
 
@@ -84,10 +85,7 @@ class RoundLoop:
         own_loss: bool = False,
     ) -> None:
         self.rule = rule
-        ours = type(rule).__module__.startswith("fedpfl.")
-        from fedpfl.engine.user_rule import UserRule
-
-        self._own = None if ours else UserRule(rule)
+        self._own = None if type(rule).__module__.startswith("fedpfl.") else UserRule(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()

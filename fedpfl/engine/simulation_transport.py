@@ -70,8 +70,7 @@ class SimulationTransport(Transport):
         if self.workers:
             from fedpfl.engine.worker_schedule import WorkerProcesses
 
-            processes = WorkerProcesses
-            self.crew = processes(config, self._engine, self.workers, fork, printed)
+            self.crew = WorkerProcesses(config, self._engine, self.workers, fork, printed)
         elif trains_together(config):
             from fedpfl.engine.batched_clients import BatchedClients
 

@@ -18,10 +18,12 @@ logger = getLogger("flwr")
 app = ClientApp()
 
 
-def _answer(kind: str, message: Message, context: Context) -> Message:
+def answer(message: Message, context: Context) -> Message:
+    """Describe the client's task, train a round, or test the personalised and the global model."""
     # Flower loads this module in processes that answer nothing, too.
     from .messages import from_content, to_content, to_framed_content
 
+    kind = message.metadata.message_type
     try:
         require_absolute(context.run_config)
         payload = from_content(message.content)
@@ -56,19 +58,6 @@ def _simulated() -> bool:
     return "ray" in sys.modules
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Describe the client's task."""
-    return _answer("query", message, context)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train one round."""
-    return _answer("train", message, context)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Test the personalised and the global model."""
-    return _answer("evaluate", message, context)
+app.query()(answer)
+app.train()(answer)
+app.evaluate()(answer)

@@ -13,18 +13,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..layers.memory import add_twin, in_twin, twin
+from ..layers.memory import twin
 from ..rules.mean import Mean
 from ..training.inner_gradients import forward_with
 from ..training.penalties import keep_in_unit
 from ..training.phase import PLAIN_SGD, Batch, Forward, Phase
-from .base import Aggregation, LocalRound, Method
+from .base import Aggregation, LocalRound
+from .bases.kept_models import HasTwin
 from .settings import APFLSettings
 
 ALPHA = "alpha"
 
 
-class APFL(Method):
+class APFL(HasTwin):
     """Mix the global model with a second one, v, which stays.
 
     client i:
@@ -43,13 +44,13 @@ class APFL(Method):
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add v, which starts as a copy of w, and α."""
-        model = add_twin(model)
+        model = super().build(model)
         model.register_parameter(ALPHA, nn.Parameter(torch.tensor([self.settings.alpha])))
         return model
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share all of w."""
-        return name != ALPHA and not in_twin(name)
+        return name != ALPHA and super().is_shared(name, model)
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Let α step, then train w and v for E epochs."""

@@ -29,6 +29,7 @@ from ..core.references import article
 from ..core.rng import generator
 from ..core.samples import Samples
 from ..core.sharing import Sharing
+from ..core.user_code import require_hooks
 from ..rules import Rule
 from ..rules.mean import Mean
 from ..training.phase import Batch, Forward, Phase
@@ -243,8 +244,6 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.user_code import require_hooks
-
         require_hooks("method", cls, Method)
 
     def __init__(self, settings: Any, training: TrainingSettings, personal_head: bool = False) -> None:

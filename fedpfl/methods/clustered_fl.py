@@ -81,13 +81,9 @@ class Clusters(PerClientRule):
         self.updates = np.zeros_like(self.for_clients)
         self._parameters = is_parameter(self.layout)
 
-    def begin(self) -> None:
-        """Start without replies."""
-        self._arrived: dict[int, np.ndarray] = {}
-
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the reply until the clusters are known, and Δ_i beyond."""
-        self._arrived[client.id] = shared
+        super().add(client, shared, reply)
         self.updates[client.id] = (shared - self.received(client)) * self._parameters
 
     def finish(self) -> None:
@@ -100,7 +96,7 @@ class Clusters(PerClientRule):
             if answered:
                 mean = self.averaging(self.layout.size, self.received(self.clients[answered[0]]))
                 for i in answered:
-                    mean.add(self._arrived[i], self._weight(i))
+                    mean.add(self.arrived[i], self._weight(i))
                 self.for_clients[self.cluster == number] = mean.value()
         self.note("clusters", self._clusters())
         self.keep("clusters", self.cluster.copy())
@@ -109,7 +105,7 @@ class Clusters(PerClientRule):
         return int(self.cluster.max()) + 1
 
     def _answered(self, number: int) -> list[int]:
-        return [i for i in self._arrived if self.cluster[i] == number]
+        return [i for i in self.arrived if self.cluster[i] == number]
 
     def _weight(self, number: int) -> float:
         client = self.clients[number]

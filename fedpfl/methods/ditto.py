@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..layers.memory import TWIN, add_twin, in_twin, twin
+from ..layers.memory import TWIN, in_twin, twin
 from ..training.penalties import Proximal
-from ..training.phase import Batch, Forward, Phase
-from .base import LocalRound, Method, excluding
+from ..training.phase import Batch, Phase
+from .base import LocalRound, excluding
+from .bases.kept_models import HasTwin
 from .settings import DittoSettings
 
 
-class Ditto(Method):
+class Ditto(HasTwin):
     """Train a second model v, which stays, near the global one.
 
     client i:
@@ -31,14 +32,6 @@ class Ditto(Method):
     shares = "the global model w; the personal model v stays"
     Settings = DittoSettings
 
-    def build(self, model: nn.Module) -> nn.Module:
-        """Add v, which starts as a copy of w."""
-        return add_twin(model)
-
-    def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Share all of w, nothing of v."""
-        return not in_twin(name)
-
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train p-epochs on v, then E epochs on w."""
         pull = Proximal(self.settings.pull, {f"{TWIN}.{name}": array for name, array in local.start.items()})
@@ -46,14 +39,6 @@ class Ditto(Method):
             Phase(train=in_twin, epochs=self.settings.p_epochs, loss=self._loss_of_v, penalty=pull),
             Phase(train=excluding(in_twin), epochs=self.training.local_epochs),
         ]
-
-    def personalised(self, model: nn.Module) -> Forward:
-        """Return v."""
-        return twin(model)
-
-    def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return v under the plain model's names."""
-        return dict(twin(model).state_dict())
 
     def _loss_of_v(self, model: nn.Module, batch: Batch) -> Tensor:
         return self.training.criterion(twin(model)(batch.x), batch.y)

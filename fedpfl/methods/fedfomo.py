@@ -50,11 +50,6 @@ class Candidates(PerClientRule):
         # Chosen once a round: a message that is sent again is the same, even if others have answered meanwhile.
         self._chosen_in = -1
         self._chosen: dict[int, list[int]] = {}
-        self._arrived: dict[int, np.ndarray] = {}
-
-    def begin(self) -> None:
-        """Forget the arrays of the round before."""
-        self._arrived = {}
 
     def attachments(self, client: Client, kind: str) -> Payload:
         """Attach the chosen models, a row each, and the numbers of their clients."""
@@ -77,14 +72,14 @@ class Candidates(PerClientRule):
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep the client's newest model, and what it found of the others'."""
-        self._arrived[client.id] = shared
+        super().add(client, shared, reply)
         self.preferences[client.id, self._chosen[client.id]] += self._weights(reply)
 
     def finish(self) -> None:
         """Let every client continue from its own model: nothing is combined."""
-        for client, shared in self._arrived.items():
+        for client, shared in self.arrived.items():
             self.for_clients[client] = shared
-        self._arrived = {}  # not kept while clients are tested
+        self.arrived = {}  # not kept while clients are tested
 
     def _choose(self, client: Client) -> list[int]:
         rng = generator(self.federation.seed, "fedfomo models", client.id, self.round)

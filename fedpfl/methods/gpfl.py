@@ -10,7 +10,7 @@ round 1 they are zero.
 
 from __future__ import annotations
 
-from typing import Any, Sequence, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ..core.errors import NoPlainModel
 from ..layers.memory import Memory
+from ..training.penalties import Proximal
 from ..training.phase import Batch, Forward, Phase
 from .base import LocalRound, Method, everything
 from .bases.prototypes import class_by_width
@@ -82,7 +83,8 @@ class GPFL(Method):
             guidance = self.training.criterion(angles, batch.y) + self.settings.guidance_weight * distance
             return self.training.criterion(personal, batch.y) + guidance
 
-        decay = Decay(self.settings.embedding_decay, ("embeddings.", "valve."))
+        own = {n: p for n, p in local.model.named_parameters() if n.startswith(("embeddings.", "valve."))}
+        decay = Proximal(self.settings.embedding_decay, {name: torch.zeros_like(array) for name, array in own.items()})
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, penalty=decay)]
 
     def personalised(self, model: Any) -> Forward:
@@ -96,21 +98,6 @@ class GPFL(Method):
     def export(self, model: nn.Module) -> dict[str, Tensor]:
         """Refuse: the plain model has no valve between base and head."""
         raise NoPlainModel("gpfl predicts through a conditional valve, which the plain model does not have")
-
-
-class Decay:
-    """µ/2·‖w‖² over the parameters whose names start in a certain way."""
-
-    def __init__(self, mu: float, prefixes: tuple[str, ...]) -> None:
-        self.mu = mu
-        self.prefixes = prefixes
-
-    @torch.no_grad()
-    def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
-        """Add µ·w."""
-        for name, param, grad in zip(names, params, grads):
-            if name.startswith(self.prefixes):
-                grad.add_(param, alpha=self.mu)
 
 
 class LayerNorm(nn.LayerNorm):

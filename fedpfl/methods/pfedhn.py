@@ -69,12 +69,12 @@ class GeneratedModels(PerClientRule):
 
     def begin(self) -> None:
         """Start without replies."""
-        self._arrived: dict[int, np.ndarray] = {}
+        super().begin()
         self._changes: dict[int, np.ndarray] = {}
 
     def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
         """Keep what the client's training has changed."""
-        self._arrived[client.id] = shared
+        super().add(client, shared, reply)
         self._changes[client.id] = (self.received(client) - shared)[self._made]
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class GeneratedModels(PerClientRule):
     def _models(self, network: Hypernetwork) -> np.ndarray:
         """Return each client's model, a row each; of clients that are held out that of the mean embedding."""
         models = self.for_clients.copy()
-        for client, sent in self._arrived.items():
+        for client, sent in self.arrived.items():
             models[client] = sent  # for the running statistics
         embeddings = network.embeddings.weight.clone()
         trained, new = self.trained_and_new

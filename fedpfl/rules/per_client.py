@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..core.layout import rounded
+from ..core.payload import Payload
 from ..core.server_view import Client, Federation
 from .rule import Rule
 
@@ -19,7 +20,7 @@ class PerClientRule(Rule):
     """Base of the rules without one global model.
 
     ``for_clients``, float32 of shape (clients, layout.size), is what each client gets next, by client id; the initial
-    arrays at first. A rule writes rows of it in ``finish``.
+    arrays at first. A rule writes rows of it in ``finish``; ``arrived`` is what clients have sent in the round, by id.
 
     Examples
     --------
@@ -28,12 +29,6 @@ class PerClientRule(Rule):
     >>> import fedpfl
     >>> class HalfWay(fedpfl.PerClientRule):
     ...     name = "half-way"
-    ...
-    ...     def begin(self):
-    ...         self.arrived = {}
-    ...
-    ...     def add(self, client, shared, reply):
-    ...         self.arrived[client.id] = shared
     ...
     ...     def finish(self):
     ...         mean = sum(self.arrived.values()) / len(self.arrived)
@@ -55,6 +50,14 @@ class PerClientRule(Rule):
     def __init__(self, federation: Federation, shared: np.ndarray) -> None:
         super().__init__(federation, shared)
         self.for_clients = np.tile(self.shared, (len(self.clients), 1))
+
+    def begin(self) -> None:
+        """Start without replies."""
+        self.arrived: dict[int, np.ndarray] = {}
+
+    def add(self, client: Client, shared: np.ndarray, reply: Payload) -> None:
+        """Keep what the client has sent."""
+        self.arrived[client.id] = shared
 
     def outgoing(self, client: Client) -> np.ndarray:
         """Return the client's row."""

@@ -14,6 +14,7 @@ from ..core.layout import Layout, rounded
 from ..core.payload import Payload
 from ..core.rng import generator
 from ..core.server_view import Client, Federation
+from ..core.user_code import require_hooks
 from .running_mean import Averages, RunningMean, group_size
 
 if TYPE_CHECKING:
@@ -140,8 +141,6 @@ class Rule(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        from fedpfl.core.user_code import require_hooks
-
         require_hooks("rule", cls, Rule)
         cls.only_a_sum = vars(cls).get("only_a_sum", False)
         named = (name for base in reversed(cls.__mro__) for name in vars(base).get("remembers", ()))

@@ -23,15 +23,8 @@ from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, PERPLEXITY, TARGETS
 from ..core.model_state import buffers_kept
 from ..core.pixels import HALF
 from ..core.samples import IGNORED, IGNORED_TOKEN, Samples
-from .losses import (
-    KINDS,
-    class_weights,
-    next_token_loss,
-    pixel_accuracy,
-    pixel_cross_entropy,
-    right_tokens,
-    weighing_with,
-)
+from .losses import KINDS, class_weights, weighing_with
+from .measure import measured
 from .optim import SGD, Optimizer, clip, make_optimizer
 from .phase import Batch, Forward, Group, Phase
 from .settings import TrainingSettings, batch_sizes
@@ -198,14 +191,12 @@ def evaluate(
 ) -> Score:
     """Count the correct predictions of a forward pass, whose model the caller has set to evaluation mode."""
     kind, measures = KINDS[loss], measures or {}
-    if loss == MASKS:
-        return _evaluate_masks(forward, samples, measures)
-    if loss == NEXT_TOKEN:
-        return _evaluate_tokens(forward, samples, measures)
+    if loss in (MASKS, NEXT_TOKEN):
+        return _evaluate_dense(forward, samples, measures, loss)
     if not kind.classes:
         outputs = predict(forward, samples.x).float()
         total = float(kind.criterion(outputs.double(), samples.y.double(), reduction="sum"))
-        further = _measured(measures, outputs, samples.y, loss)
+        further = measured(measures, outputs, samples.y, loss)
         if loss == TARGETS and len(samples.y) < 2:  # which has no variance to explain
             return Score(0, total, 0, further)
         return Score(kind.score(outputs, samples.y), total, samples.y.numel(), further)
@@ -220,50 +211,27 @@ def evaluate(
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
             parts.append(logits)
-    further = _measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
+    further = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
     return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), further)
 
 
-def _evaluate_masks(forward: Forward, samples: Samples, measures: Mapping[str, Any]) -> Score:
-    """Test a forward pass on images, batch by batch; its metrics are those of the classes that it gives the pixels."""
-    if not bool((samples.y != IGNORED).any()):
-        return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], MASKS))
-    said, losses = [], []
-    for batch in test_batches(len(samples.y), DENSE_BATCH):
-        outputs = forward(samples.x[batch])
-        losses.append(pixel_cross_entropy(outputs, samples.y[batch], "sum"))
-        said.append(outputs.argmax(1).to(samples.y.dtype))
-    classes = torch.cat(said)
-    return Score(
-        pixel_accuracy(classes, samples.y), sum(map(float, losses)), len(samples.y),
-        _measured(measures, classes, samples.y, MASKS),
-    )  # fmt: skip
-
-
-def _evaluate_tokens(forward: Forward, samples: Samples, measures: Mapping[str, Any]) -> Score:
-    """Test a forward pass on texts, batch by batch; sums are over the tokens that are to be predicted."""
-    count = int((samples.y[:, 1:] != IGNORED_TOKEN).sum())
+def _evaluate_dense(forward: Forward, samples: Samples, measures: Mapping[str, Any], loss: str) -> Score:
+    """Test on masks or texts, batch by batch; metrics are those of the classes or tokens that the model says."""
+    kind, texts = KINDS[loss], loss == NEXT_TOKEN
+    truth = samples.y[:, 1:] if texts else samples.y
+    count = int((truth != (IGNORED_TOKEN if texts else IGNORED)).sum())
     if not count:
-        return Score(0, 0.0, 0, _measured(measures, samples.y, samples.y[:0], NEXT_TOKEN))
-    said, losses = [], []
+        return Score(0, 0.0, 0, measured(measures, samples.y, samples.y[:0], loss))
+    parts, losses = [], []
     for batch in test_batches(len(samples.y), DENSE_BATCH):
         outputs = forward(samples.x[batch])
-        losses.append(next_token_loss(outputs, samples.y[batch], "sum"))
-        said.append(outputs[:, :-1].argmax(-1).to(samples.y.dtype))
-    tokens, total = torch.cat(said), sum(map(float, losses))
-    further = _measured(measures, tokens, samples.y[:, 1:], NEXT_TOKEN)
+        losses.append(kind.criterion(outputs, samples.y[batch], "sum"))
+        parts.append((outputs[:, :-1].argmax(-1) if texts else outputs.argmax(1)).to(samples.y.dtype))
+    said, total = torch.cat(parts), sum(map(float, losses))
+    further = measured(measures, said, truth, loss)
     if PERPLEXITY in measures:
         further = {**further, PERPLEXITY: (total, count)}
-    return Score(right_tokens(tokens, samples.y), total, count, further)
-
-
-def _measured(measures: Mapping[str, Any], outputs: Tensor, y: Tensor, loss: str) -> Mapping[str, tuple[float, float]]:
-    """Return sum and count of each further metric."""
-    if not measures:
-        return {}
-    from fedpfl.training.measure import measured
-
-    return measured(measures, outputs, y, loss)
+    return Score(kind.score(said, samples.y), total, count if texts else len(samples.y), further)
 
 
 @torch.no_grad()

@@ -90,7 +90,7 @@ def measured(
     A function of the user's that fails is not defined for this test, which is said once; if it is ``tried``, that is an
     error.
     """
-    if not len(y):
+    if not (measures and len(y)):
         return dict.fromkeys(measures, UNDEFINED)
     outputs, y = outputs.detach().cpu(), y.detach().cpu()
     pairs = {}

@@ -173,10 +173,9 @@ class TrainingSettings:
             from fedpfl.training.losses import own_loss
 
             return own_loss(self.loss)
-        usual: Callable[..., Tensor] = self.kind.criterion
         from fedpfl.training.losses import weighted_cross_entropy
 
-        return weighted_cross_entropy if self.class_weights != "none" else usual
+        return weighted_cross_entropy if self.class_weights != "none" else self.kind.criterion
 
     def augmentation_of(self, normalize: str = HALF) -> Callable[[Any, Any], Any] | None:
         """Return how samples of a batch are changed, (samples, generator) → samples; None where they are not."""

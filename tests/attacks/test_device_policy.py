@@ -551,7 +551,7 @@ def test_without_a_worker_the_client_app_refuses_and_logs_it(values, allow, monk
     monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(tmp_path / "none.sock"))
     allow(methods=["fedavg"])
     message = Message(to_content(Payload({"state-key": "key"})), 7, "query")
-    reply = client_app.query(message, Context(1, 7, NODE, RecordDict(), values))
+    reply = client_app.answer(message, Context(1, 7, NODE, RecordDict(), values))
     assert "refuses method = 'fedper': methods has fedavg" in reply.error.reason
     assert reply.error.reason in caplog.text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -11,7 +10,7 @@ from fedpfl.core.errors import NoPlainModel
 from fedpfl.core.payload import Payload
 from fedpfl.core.samples import Samples
 from fedpfl.methods.base import LocalRound
-from fedpfl.methods.gpfl import ConditionalValve, Decay
+from fedpfl.methods.gpfl import ConditionalValve
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Batch
@@ -78,12 +77,15 @@ def test_the_valve_scales_and_shifts_under_a_relu():
     torch.testing.assert_close(valve(f, c), (f * (valve.scale(c) + 1) + valve.shift(c)).clamp(min=0))
 
 
-def test_decay_reaches_embeddings_and_valve_only():
-    params = [torch.ones(2), torch.ones(2)]
-    grads = [torch.zeros(2), torch.zeros(2)]
-    Decay(0.1, ("embeddings.", "valve.")).add_gradient(["valve.scale.0.weight", "base.fc1.weight"], params, grads)
-    assert np.allclose(grads[0], 0.1)
-    assert np.all(grads[1].numpy() == 0)
+def test_decay_reaches_embeddings_and_valve_only(local):
+    method, made = local
+    (phase,) = method.schedule(made)
+    names, params = zip(*made.model.named_parameters(), strict=True)
+    grads = [torch.zeros_like(param) for param in params]
+    phase.penalty.add_gradient(names, params, grads)
+    for name, param, grad in zip(names, params, grads, strict=True):
+        weight = 0.1 if name.startswith(("embeddings.", "valve.")) else 0.0
+        torch.testing.assert_close(grad, weight * param.detach(), rtol=0, atol=0)
 
 
 def test_head_and_conditions_stay(local):

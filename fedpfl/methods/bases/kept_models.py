@@ -14,7 +14,27 @@ from ...training.phase import Forward, Loss, Phase
 from ..base import LocalRound, Method, excluding
 
 
-class KeepsTrained(Method):
+class HasTwin(Method):
+    """A second model beside the shared one, its twin, stays with the client, which is tested with it."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        """Add the twin, which starts as a copy."""
+        return add_twin(model)
+
+    def is_shared(self, name: str, model: nn.Module) -> bool:
+        """Share everything but the twin."""
+        return not in_twin(name)
+
+    def personalised(self, model: nn.Module) -> Forward:
+        """Return the twin."""
+        return twin(model)
+
+    def export(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the twin under the plain model's names."""
+        return dict(twin(model).state_dict())
+
+
+class KeepsTrained(HasTwin):
     """The client keeps what it trained last as the model's twin; until it has trained, what it receives.
 
     It is tested with the twin unless a method overrides this.
@@ -36,14 +56,6 @@ class KeepsTrained(Method):
     1
     """
 
-    def build(self, model: nn.Module) -> nn.Module:
-        """Add the twin."""
-        return add_twin(model)
-
-    def is_shared(self, name: str, model: nn.Module) -> bool:
-        """Share everything but the twin."""
-        return not in_twin(name)
-
     def prepare(self, local: LocalRound) -> None:
         """Have a client that has never trained tested with what it received."""
         if local.never_trained:
@@ -53,14 +65,6 @@ class KeepsTrained(Method):
         """Keep the trained model."""
         refresh_twin(local.model)
         return Payload()
-
-    def personalised(self, model: nn.Module) -> Forward:
-        """Return the model that was trained last."""
-        return twin(model)
-
-    def export(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the model that was trained last."""
-        return dict(twin(model).state_dict())
 
 
 def taught_by_twin(

@@ -80,10 +80,10 @@ def test_the_valve_scales_and_shifts_under_a_relu():
 def test_decay_reaches_embeddings_and_valve_only(local):
     method, made = local
     (phase,) = method.schedule(made)
-    names, params = zip(*made.model.named_parameters(), strict=True)
+    names, params = zip(*made.model.named_parameters())
     grads = [torch.zeros_like(param) for param in params]
     phase.penalty.add_gradient(names, params, grads)
-    for name, param, grad in zip(names, params, grads, strict=True):
+    for name, param, grad in zip(names, params, grads):
         weight = 0.1 if name.startswith(("embeddings.", "valve.")) else 0.0
         torch.testing.assert_close(grad, weight * param.detach(), rtol=0, atol=0)
 

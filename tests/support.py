@@ -172,6 +172,12 @@ class LocalGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise AssertionError("the engine has its own loop")
 
+    def training(self, number: int | None = None) -> list[tuple[int, Payload, Payload]]:
+        """Return (client, message, reply) of each training, in order; of one round, or of all."""
+        contents = [content for kind, *content in self.log if kind == "train"]
+        found = [(client, from_content(message), from_content(reply)) for client, message, reply in contents]
+        return [asked for asked in found if number in (None, asked[1].config["round"])]
+
 
 def run_federation(way: Grid | Transport, values: dict[str, Any]) -> RunFolder:
     """Run a federation over a Grid, or by another transport."""
@@ -283,6 +289,13 @@ def simulate(tmp_path: Any, num_nodes: int = 4, grid: Callable[..., Grid] | None
     """Run a small federation in this process, as a simulation or over a grid, and return its folder."""
     values = federation(tmp_path, num_nodes, **settings)
     return run_federation(engine(num_nodes, values) if grid is None else grid(num_nodes, values), values)
+
+
+def simulate_and_listen(tmp_path: Any, num_nodes: int, **settings: Any) -> tuple[RunFolder, LocalGrid]:
+    """Run a small federation over a grid; return its folder and the grid, which has noted all messages."""
+    values = federation(tmp_path, num_nodes, **settings)
+    grid = LocalGrid(num_nodes, values)
+    return run_federation(grid, values), grid
 
 
 def arrays(folder: RunFolder, tmp_path: Path) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import LocalGrid, federation, run_federation
+from support import LocalGrid, federation, simulate, simulate_and_listen
 from torch import nn
 
 import fedpfl.setup.all_settings
@@ -18,7 +18,6 @@ from fedpfl.client.options.privacy import private_reply
 from fedpfl.core.errors import ConfigError, FedpflError, LayoutError
 from fedpfl.core.extra_arrays import ANY, BOTH, CLIENT, RECEIVED, SERVER, SHARED, Extra, Extras
 from fedpfl.core.payload import Payload
-from fedpfl.flower.messages import from_content
 from fedpfl.methods import Method
 from fedpfl.methods.base import Aggregation
 from fedpfl.rules.mean import Mean
@@ -178,11 +177,9 @@ def counting(monkeypatch):
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
 def test_a_method_gets_and_sends_shaped_arrays_and_encodes_nothing(tmp_path, counting, wire_dtype):
-    values = federation(tmp_path, 2, wire_dtype=wire_dtype, **counting)
-    grid = LocalGrid(2, values)
-    run = run_federation(grid, values)
+    run, grid = simulate_and_listen(tmp_path, 2, wire_dtype=wire_dtype, **counting)
     assert "failed" not in run.metrics()[1]
-    sent = [from_content(c).arrays for kind, _, *both in grid.log if kind == "train" for c in both]
+    sent = [one.arrays for _, *both in grid.training() for one in both]
     assert {arrays["counts"].dtype.name for arrays in sent} == {wire_dtype}
     first = next(iter(Counting.seen[0]))
     assert [seen[first] for seen in Counting.seen] == [0, 0, 1, 1]
@@ -197,10 +194,8 @@ def test_an_extra_that_comes_back_is_bounded_from_what_was_received(tmp_path, co
         return private_reply(received, trained, origin, besides, *rest)
 
     monkeypatch.setattr(client_privacy, "private_reply", spied)
-    values = federation(tmp_path, 1, dp_noise_multiplier=0.01, dp_clip_norm=0.05, **counting)
-    grid = LocalGrid(1, values)
-    run_federation(grid, values)
-    received = [from_content(asked).arrays["counts"] for kind, _, asked, _ in grid.log if kind == "train"]
+    _, grid = simulate_and_listen(tmp_path, 1, dp_noise_multiplier=0.01, dp_clip_norm=0.05, **counting)
+    received = [message.arrays["counts"] for _, message, _ in grid.training()]
     assert received[1].any()
     for start, arrived in zip(starts, received, strict=True):
         np.testing.assert_array_equal(start, arrived)
@@ -208,9 +203,8 @@ def test_an_extra_that_comes_back_is_bounded_from_what_was_received(tmp_path, co
 
 def test_a_method_that_sends_what_it_does_not_declare_fails_with_its_name(tmp_path, counting, monkeypatch):
     monkeypatch.setattr(Counting, "conclude", lambda self, local: Payload(arrays={"secret": np.zeros(3)}))
-    values = federation(tmp_path, 1, **counting)
     with pytest.raises(FedpflError, match="array 'secret': the method declares none of this name"):
-        run_federation(LocalGrid(1, values), values)
+        simulate(tmp_path, 1, LocalGrid, **counting)
 
 
 @pytest.mark.parametrize("exact", ["uint8", "float64"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import LocalGrid, federation, run_federation, simulate, train
+from support import federation, simulate, simulate_and_listen, train
 
 from fedpfl.client.state import ClientState
 from fedpfl.core.payload import Payload
@@ -21,11 +21,9 @@ ALPHA, BETA = "factorized-fl", "factorized-fl-plus"
 
 def run(tmp_path, nodes=3, **settings):
     """Run a federation and return (folder, sharing, log of its messages)."""
-    values = federation(tmp_path, nodes, **settings)
-    grid = LocalGrid(nodes, values)
-    folder = run_federation(grid, values)
+    folder, grid = simulate_and_listen(tmp_path, nodes, **settings)
     task = folder.task()
-    _, sharing = assemble(Config.parse(values), tuple(task["input_shape"]), task["num_classes"])
+    _, sharing = assemble(Config.parse(folder.config()), tuple(task["input_shape"]), task["num_classes"])
     return folder, sharing, grid.log
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, run_federation, simulate
+from support import simulate, simulate_and_listen
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
@@ -59,56 +59,40 @@ def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, mod
 
 
 def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_path):
-    values = federation(tmp_path, 3, method="fedfac", fedfac_variant="static", num_server_rounds=3)
-    grid = LocalGrid(3, values)
-    folder = run_federation(grid, values)
+    folder, grid = simulate_and_listen(tmp_path, 3, method="fedfac", fedfac_variant="static", num_server_rounds=3)
     own = int((splits(folder)[0] == 0).sum())
     assert own == 16
     assert len(splits(folder)) == 1
     full = 13706
-    sizes = {}
-    for kind, _, message, reply in grid.log:
-        if kind == "train":
-            number = message.config_records["config"]["round"]
-            sizes.setdefault(number, set()).add(reply.array_records["arrays"]["shared"].numpy().size)
+    sent = {number: [reply.arrays for _, _, reply in grid.training(number)] for number in (1, 2, 3)}
+    sizes = {number: {one["shared"].size for one in arrays} for number, arrays in sent.items()}
     less = full - own * (16 * 9 + 1)
     assert sizes == {1: {full}, 2: {less}, 3: {less}}
-    sent = b"".join(
-        array.data
-        for kind, _, message, reply in grid.log
-        if kind == "train" and message.config_records["config"]["round"] > 1
-        for array in reply.array_records["arrays"].values()
-    )
+    later = b"".join(array.tobytes() for arrays in sent[2] + sent[3] for array in arrays.values())
     for client in range(3):
         stored = personal(tmp_path, client)
         assert {name: len(array) for name, array in stored.items()} == dict.fromkeys(CONV2, own)
         for row in stored["base.conv2.weight"].reshape(own, -1):
-            assert row[:4].tobytes() not in sent
+            assert row[:4].tobytes() not in later
     assert shared(folder)["base.conv2.weight[shared]"].shape == (16, 16, 3, 3)
 
 
 def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_channels(tmp_path):
-    values = federation(tmp_path, 3, method="fedfac", num_server_rounds=2, fedfac_turned="weights")
-    grid = LocalGrid(3, values)
-    folder = run_federation(grid, values)
-    _, sharing = assemble(Config.parse(values), (1, 8, 8), 10)
-    replies = [r for kind, _, m, r in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
-    vectors = [reply.array_records["arrays"]["shared"].numpy() for reply in replies]
-    samples = [reply.metric_records["metrics"]["train-samples"] for reply in replies]
-    total = sum(np.float64(n) * v.astype(np.float64) for n, v in zip(samples, vectors, strict=True))
+    folder, grid = simulate_and_listen(tmp_path, 3, method="fedfac", num_server_rounds=2, fedfac_turned="weights")
+    _, sharing = assemble(Config.parse(folder.config()), (1, 8, 8), 10)
+    vectors = {client: reply.arrays["shared"] for client, _, reply in grid.training(1)}
+    samples = [reply.metrics["train-samples"] for _, _, reply in grid.training(1)]
+    total = sum(np.float64(n) * v.astype(np.float64) for n, v in zip(samples, vectors.values(), strict=True))
     mean = (total / sum(samples)).astype(np.float32)
     # What a client trains from in round 2, put together by hand.
     split = splits(folder)[0]
-    started = [m for kind, _, m, _ in grid.log if kind == "train" and m.config_records["config"]["round"] == 2]
-    message = started[0].array_records["arrays"]
-    assert np.array_equal(message["split"].numpy(), split)
-    assert np.array_equal(message["shared"].numpy(), mean)
+    client, message, _ = grid.training(2)[0]
+    assert np.array_equal(message.arrays["split"], split)
+    assert np.array_equal(message.arrays["shared"], mean)
     elements = sharing.channels.elements(split)
-    client = grid.log[[m is started[0] for _, _, m, _ in grid.log].index(True)][1]
     sharing.accept({"split": split})
     sharing.set_shared(mean)
-    order = [c for kind, c, m, _ in grid.log if kind == "train" and m.config_records["config"]["round"] == 1]
-    own = vectors[order.index(client)]
+    own = vectors[client]
     sharing.set_personal({name: sharing.layout.unflatten(own)[name] for name in CONV2})
     assert np.array_equal(sharing.get_shared(), np.where(elements, mean, own))
     second = folder.metrics()[1]["details"]

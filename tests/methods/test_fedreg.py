@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import LocalGrid, federation, run_federation
+from support import simulate_and_listen
 from torch.nn import functional as F
 
 from fedpfl import models
@@ -163,12 +163,9 @@ def test_a_head_of_two_layers_is_weighted_and_kept_whole():
 
 
 def test_the_server_s_means_have_their_weights(tmp_path):
-    values = federation(tmp_path, 3, method="fedreg", num_server_rounds=1, local_epochs=1)
-    grid = LocalGrid(3, values)
-    run = run_federation(grid, values)
-    replies = [content for kind, _, _, content in grid.log if kind == "train"]
-    vectors = np.stack([content.array_records["arrays"]["shared"].numpy() for content in replies]).astype(np.float64)
-    metrics = [content.metric_records["metrics"] for content in replies]
+    run, grid = simulate_and_listen(tmp_path, 3, method="fedreg", num_server_rounds=1, local_epochs=1)
+    vectors = np.stack([reply.arrays["shared"] for _, _, reply in grid.training()]).astype(np.float64)
+    metrics = [reply.metrics for _, _, reply in grid.training()]
     assert any(m["effective-samples"] < m["train-samples"] for m in metrics)
     head = 10 * 64 + 10  # the last arrays of the model
     for metric, part in (("train-samples", slice(0, -head)), ("effective-samples", slice(-head, None))):
@@ -176,10 +173,7 @@ def test_the_server_s_means_have_their_weights(tmp_path):
         found = run.checkpoint()[1]["shared"][part]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
     sizes = [m["train-samples"] for m in metrics]
-    sent = [
-        message.config_records["config"]["rebalance-threshold"] for kind, _, message, _ in grid.log if kind == "train"
-    ]
-    assert sent == [sum(sizes) / 3] * 3
+    assert [message.config["rebalance-threshold"] for _, message, _ in grid.training()] == [sum(sizes) / 3] * 3
 
 
 def test_two_heads_of_several_layers_have_no_plain_model_and_one_head_is_one():

@@ -6,11 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from support import LocalGrid, each_method, federation, needed, run_federation, simulate
+from support import each_method, needed, simulate, simulate_and_listen
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
-from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.results.new_clients import Simulation, try_new_clients
 from fedpfl.setup.assembly import assemble
@@ -44,10 +43,8 @@ def test_a_method_that_cannot_have_it_says_why(method):
 def test_every_method_trains_without_sending_it(tmp_path, method):
     if not any("head" in name.split(".") for name in layout(method).names):
         return  # it is personal anyway
-    values = federation(tmp_path, 3, method=method, num_server_rounds=2, **QUICK)
-    grid = LocalGrid(3, values)
-    folder = run_federation(grid, values)
-    replies = [from_content(answered) for kind, _, _, answered in grid.log if kind == "train"]
+    folder, grid = simulate_and_listen(tmp_path, 3, method=method, num_server_rounds=2, **QUICK)
+    replies = [reply for _, _, reply in grid.training()]
     assert len(replies) == 6
     for reply in replies:
         sent = Layout.from_text(reply.config["layout"])

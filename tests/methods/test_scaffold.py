@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
+from support import FEW_SAMPLES, simulate, simulate_and_listen
 from torch import nn
 
 from fedpfl import models
 from fedpfl.core.layout import Layout
 from fedpfl.core.samples import Samples
-from fedpfl.flower.messages import from_content
 from fedpfl.results.new_clients import Simulation
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import run_phase
@@ -53,11 +52,10 @@ def test_running_statistics_have_no_control_variate(tmp_path):
 
 
 def test_a_classifier_that_stays_has_no_control_variate(tmp_path):
-    values = federation(tmp_path, 2, method="scaffold", personal_head=True, num_server_rounds=2, **FEW_SAMPLES)
-    grid = LocalGrid(2, values)
-    left = Simulation.of(run_federation(grid, values))
-    asked = [(from_content(asked), from_content(answer)) for kind, _, asked, answer in grid.log if kind == "train"]
-    for message, reply in asked:
+    given = {"method": "scaffold", "personal_head": True, "num_server_rounds": 2, **FEW_SAMPLES}
+    folder, grid = simulate_and_listen(tmp_path, 2, **given)
+    left = Simulation.of(folder)
+    for _, message, reply in grid.training():
         sent = Layout.from_text(reply.config["layout"]).size
         assert message.arrays["control"].size == reply.arrays["change"].size == sent
     own = left.load(0).model.control.arrays()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import LocalGrid, federation, run_federation, simulate
+from support import simulate, simulate_and_listen
 from typer.testing import CliRunner
 
 from fedpfl import models
@@ -44,10 +44,8 @@ def test_they_are_drawn_by_the_seed_and_never_all():
 
 
 def test_they_get_no_message_but_the_query(tmp_path):
-    values = federation(tmp_path, 4, method="fedavg", **QUICK)
-    grid = LocalGrid(4, values)
-    folder = run_federation(grid, values)
-    new = held_out(Config.parse(values).run)
+    folder, grid = simulate_and_listen(tmp_path, 4, method="fedavg", **QUICK)
+    new = held_out(Config.parse(folder.config()).run)
     assert len(new) == 1
     assert {kind for kind, client, _, _ in grid.log if client in new} == {"query"}
     assert folder.metrics()[-1]["clients"] == [i for i in range(4) if i not in new]

@@ -21,6 +21,7 @@ from support import (
     rule,
     run_federation,
     simulate,
+    simulate_and_listen,
 )
 from typer.testing import CliRunner
 
@@ -36,7 +37,6 @@ from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client
 from fedpfl.core.vectors import clipped
 from fedpfl.engine.options.privacy import ServerPrivacy
-from fedpfl.flower.messages import from_content
 from fedpfl.methods import methods
 from fedpfl.methods.fedfac.channel_mean import PartialMean
 from fedpfl.methods.fedfac.factor_split import FactorSplit
@@ -219,21 +219,18 @@ def shared_of(folder):
 @pytest.mark.parametrize("method", each_method(without=NO_NOISE))
 def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
-    values = federation(tmp_path, 2, **quick)
-    grid = LocalGrid(2, values)
-    folder = run_federation(grid, values)
+    folder, grid = simulate_and_listen(tmp_path, 2, **quick)
     assert np.isfinite(shared_of(folder)).all()
-    config = Config.parse(values)
-    for kind, client, asked, answered in grid.log:
-        reply = from_content(answered)
-        if kind != "train" or not reply.arrays:
+    config = Config.parse(folder.config())
+    for client, asked, reply in grid.training():
+        if not reply.arrays:
             continue
         besides = set(reply.arrays) - {"shared", "shared-kept"}
         assert sent_besides(config, True) <= besides <= sent_besides(config), client
         assert ("shared" in reply.arrays) == config.method.aggregation.rule.takes_shared
         if "shared-kept" in reply.arrays or "shared" not in reply.arrays:
             continue
-        start = from_content(asked).arrays["shared"].astype(np.float64)
+        start = asked.arrays["shared"].astype(np.float64)
         noise = np.linalg.norm(reply.arrays["shared"] - start)
         expected = config.of(PrivacySettings).deviation * np.sqrt(len(start))
         assert len(start) == 0 or noise > 0.5 * expected, "no update leaves a client without its noise"
@@ -255,10 +252,8 @@ def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_pat
     for settings in ({}, DP):
         given = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
         with as_setting("method", method) if method is Telling else nullcontext(method) as name:
-            values = federation(tmp_path / str(len(sent)), 2, method=name, **given)
-            grid = LocalGrid(2, values)
-            run_federation(grid, values)
-        replies = [from_content(answer) for kind, _, _, answer in grid.log if kind == "train"]
+            _, grid = simulate_and_listen(tmp_path / str(len(sent)), 2, method=name, **given)
+        replies = [reply for _, _, reply in grid.training()]
         sent.append({word for reply in replies for word in (*reply.metrics, *reply.config)})
     plain, private = sent
     common = {"train-samples", "train-loss", "train-seconds", "layout"}
@@ -325,12 +320,10 @@ def test_other_rules_are_refused_before_the_first_round(tmp_path):
 @pytest.mark.parametrize("method", ["feddecomp", "feddyn", "fedsplit"])
 def test_with_noise_at_the_server_clients_clip(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 2, "method": method}
-    values = federation(tmp_path, 2, dp_where="server", **quick, **DP)
-    grid = LocalGrid(2, values)
-    folder = run_federation(grid, values)
+    folder, grid = simulate_and_listen(tmp_path, 2, dp_where="server", **quick, **DP)
     assert np.isfinite(shared_of(folder)).all()
-    pairs = [(from_content(asked), from_content(answered)) for kind, _, asked, answered in grid.log if kind == "train"]
-    updates = [np.linalg.norm(reply.arrays["shared"].astype(np.float64) - m.arrays["shared"]) for m, reply in pairs]
+    pairs = [(reply.arrays["shared"].astype(np.float64), m.arrays["shared"]) for _, m, reply in grid.training()]
+    updates = [np.linalg.norm(trained - received) for trained, received in pairs]
     assert updates == pytest.approx([0.05, 0.05], rel=1e-3)
 
 
@@ -382,7 +375,6 @@ def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
 )
 def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, method, name):
     of_method = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
-    values = federation(tmp_path, 2, **of_method)
     made = []
 
     def spied(received, trained, starts, besides, privacy, *rest):
@@ -391,10 +383,9 @@ def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, me
         return sent
 
     monkeypatch.setattr(client_module, "private_reply", spied)
-    grid = LocalGrid(2, values)
-    folder = run_federation(grid, values)
+    folder, grid = simulate_and_listen(tmp_path, 2, **of_method)
     assert len(folder.metrics()) == 2
-    replies = [from_content(answered) for kind, _, _, answered in grid.log if kind == "train"]
+    replies = [reply for _, _, reply in grid.training()]
     for reply, (besides, _, (shared, others)) in zip(replies, made, strict=True):
         assert set(besides) == set(reply.arrays) - {"shared"} == {name}
         np.testing.assert_array_equal(reply.arrays["shared"], shared)

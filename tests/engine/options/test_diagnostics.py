@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import LocalGrid, federation, rule, run_federation, simulate
+from support import rule, simulate, simulate_and_listen
 
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
 from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.options.diagnostics import Diagnostics
-from fedpfl.flower.messages import from_content
 from fedpfl.methods.fedamp import Attentive
 from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
@@ -72,13 +71,12 @@ def taus(path):
 
 
 def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
-    values = federation(tmp_path, 3, method="feddecomp", feddecomp_init="code", num_server_rounds=2, diagnostics=True)
-    grid = LocalGrid(3, values)
-    folder = run_federation(grid, values)
+    given = {"method": "feddecomp", "feddecomp_init": "code", "num_server_rounds": 2, "diagnostics": True}
+    folder, grid = simulate_and_listen(tmp_path, 3, **given)
     lines = folder.metrics()
-    sent = [decode(from_content(r).arrays["shared"]).astype(np.float64) for k, _, _, r in grid.log if k == "train"]
+    sent = [decode(reply.arrays["shared"]).astype(np.float64) for _, _, reply in grid.training()]
     means = [np.mean(sent[:3], axis=0), np.mean(sent[3:], axis=0)]
-    start = decode(from_content(next(m for k, _, m, _ in grid.log if k == "train")).arrays["shared"])
+    start = decode(grid.training()[0][1].arrays["shared"])
     for line, trained, mean in zip(lines, (sent[:3], sent[3:]), means, strict=True):
         drift = np.mean([np.linalg.norm(sigma - mean) for sigma in trained])
         assert line["details"]["drift"] == pytest.approx(drift, rel=1e-5)

@@ -29,7 +29,6 @@ from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.settings import Value
-from ..models.sources import HF
 from ..setup.all_settings import all_settings, code_in, places, tagged
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings

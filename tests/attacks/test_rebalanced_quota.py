@@ -12,7 +12,8 @@ from fedpfl.core.errors import FedpflError
 from fedpfl.data.dataset import Dataset
 from fedpfl.data.partitioners import partition
 from fedpfl.data.settings import DataSettings
-from fedpfl.methods.fedreg import THRESHOLDS, fedreg, max_rebalanced, quota, rebalance
+from fedpfl.methods import fedreg
+from fedpfl.methods.fedreg import THRESHOLDS, max_rebalanced, quota, rebalance
 
 CLAIM = 999_999
 

@@ -29,10 +29,9 @@ from fedpfl.core.extra_arrays import SERVER, Extra
 from fedpfl.core.payload import Payload
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.layers.memory import in_twin
-from fedpfl.methods import Method, fedala, fedselect, methods
+from fedpfl.methods import Method, fedala, fedfomo, fedselect, methods
 from fedpfl.methods.bases.kept_models import KeepsTrained
 from fedpfl.methods.bases.submodels import SubModelMethod
-from fedpfl.methods.fedfomo import fedfomo
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.rules import running_mean
 from fedpfl.setup.assembly import assemble, extras_of

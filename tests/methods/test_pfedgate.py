@@ -11,7 +11,8 @@ from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
-from fedpfl.methods.pfedgate import Gate, PFedGate, SwitchableNorm, blocks_of, pfedgate
+from fedpfl.methods import pfedgate
+from fedpfl.methods.pfedgate import Gate, PFedGate, SwitchableNorm, blocks_of
 
 
 def small():

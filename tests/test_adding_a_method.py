@@ -62,7 +62,7 @@ def test_the_worked_example_works_as_written(project):
         file.write(f"\n{dedent(entry)}")
     for path, before in LISTS.items():
         text = (project / path).read_text(encoding="utf-8")
-        assert text.count(f"{before}, ") == 1, path
+        assert text.count(f"{before},") == 1, path
         more = before[0] + "fedrecon" + before[-1]
         (project / path).write_text(text.replace(before, f"{before}, {more}", 1), encoding="utf-8")
     run("docs/tools/method_pages.py")

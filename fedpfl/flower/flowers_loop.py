@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
@@ -231,5 +231,5 @@ def _is_weight(name: str, key: str) -> bool:
     return name == key or name.endswith(f"-{key}")
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and value >= 0

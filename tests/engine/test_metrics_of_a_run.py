@@ -28,40 +28,38 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewhere):
     pytest.importorskip("pandas")
 
-    def errors(outputs, y):
-        return int((outputs.argmax(1) != y).sum()), len(y)
+    def hits(outputs, y):
+        return int((outputs.argmax(1) == y).sum()), len(y)
 
     def negative(outputs, y):
         return -float(len(y))
 
     given = {"method": "fedper", "num_clients": 3, **FEW_SAMPLES, **FEW, "evaluate_global": True}
     run = fedpfl.run(
-        metrics=["accuracy", "f1-macro", errors, negative], validation_fraction=0.2, choose_by="errors", **given
+        metrics=["accuracy", "f1-macro", hits, negative], validation_fraction=0.2, choose_by="hits", **given
     )
     line = fedpfl.load(run.path)._folder.metrics()[-1]
     own = line["personalised"]
-    assert {"f1-macro", "errors", "errors-pooled", "negative", "each-f1-macro"} <= own.keys()
+    assert {"f1-macro", "hits", "hits-pooled", "negative", "each-f1-macro"} <= own.keys()
     assert "f1-macro-pooled" not in own, "a mean over clients alone"
     assert own["f1-macro"] == pytest.approx(fmean(own["each-f1-macro"].values()))
-    assert own["errors"] == pytest.approx(1 - own["accuracy"]) and own["errors-pooled"] == pytest.approx(
-        1 - own["weighted"]
-    )
-    assert line["global"]["errors"] == pytest.approx(1 - line["global"]["accuracy"])
-    assert line["validation"]["errors"] == pytest.approx(1 - line["validation"]["accuracy"])
+    assert own["hits"] == pytest.approx(own["accuracy"]) and own["hits-pooled"] == pytest.approx(own["weighted"])
+    assert line["global"]["hits"] == pytest.approx(line["global"]["accuracy"])
+    assert line["validation"]["hits"] == pytest.approx(line["validation"]["accuracy"])
     assert "details" not in line
-    names = ("errors", "errors-pooled", "f1-macro", "negative")
+    names = ("hits", "hits-pooled", "f1-macro", "negative")
     assert run.summary["metrics"] == {name: own[name] for name in names}
     assert run.rounds.loc[2, "personalised_f1_macro"] == own["f1-macro"]
-    assert run.clients.loc[(2, 1), "errors"] == own["each-errors"]["1"]
+    assert run.clients.loc[(2, 1), "hits"] == own["each-hits"]["1"]
     assert "| f1-macro, personalised | " in (run.path / "summary.md").read_text()
     history = run._folder.history()
     # A user's own number is the better the larger it is.
-    assert history.best_validated()["validation"]["errors"] == max(history.curve("validation.errors").values())
+    assert history.best_validated()["validation"]["hits"] == max(history.curve("validation.hits").values())
     plain = fedpfl.run(**given)
     assert plain.rounds["personalised_accuracy"].iloc[0] != 0
     with pytest.raises(ConfigError, match=r"metrics = '.*give it again"):
         fedpfl.run(resume=str(run.path), num_server_rounds=3, quiet=True)
-    again = fedpfl.run(resume=run, num_server_rounds=3, metrics=["accuracy", "f1-macro", errors, negative], quiet=True)
+    again = fedpfl.run(resume=run, num_server_rounds=3, metrics=["accuracy", "f1-macro", hits, negative], quiet=True)
     assert again.summary["rounds"] == 3
 
 

@@ -41,11 +41,11 @@ def test_the_worked_example_works_as_written(project):
     for name, code in files.items():
         (project / name).write_text(code, encoding="utf-8")
 
-    (settings,) = re.findall(
-        r"^At the end of `fedpfl/methods/settings\.py`:\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE
-    )
-    with (project / "fedpfl" / "methods" / "settings.py").open("a", encoding="utf-8") as file:
-        file.write(f"\n\n{settings}")
+    settings = project / "fedpfl" / "methods" / "settings.py"
+    text = settings.read_text(encoding="utf-8")
+    (entry,) = re.findall(r"the entry `(.*?)` in `files=\[\]`", page)
+    assert text.count("files=[]") == 1
+    settings.write_text(text.replace("files=[]", f"files=[{entry}]"), encoding="utf-8")
 
     def run(*command):
         environment = {**os.environ, "PYTHONPATH": str(project)}

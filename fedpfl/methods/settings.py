@@ -10,7 +10,11 @@ from ..core.registry import Registry
 from ..core.settings import setting
 
 # By the method's name; those that are not here have a file of the user's.
-SETTINGS: Registry[type[Any]] = Registry("method")
+SETTINGS: Registry[type[Any]] = Registry(
+    "method",
+    # Files of methods that have their settings themselves: ("fedpfl.methods.fedrecon", "fedrecon").
+    files=[],
+)
 # Other names that users may write.
 ALIASES = {"fd": "feddistill", "fedlora": "feddecomp"}
 

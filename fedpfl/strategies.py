@@ -33,8 +33,8 @@ def _class(name: str) -> Any:
     from .methods import find
 
     method = _names().get(name.lower())
-    found = None if method is None else find(method)
-    return found if getattr(found, "__name__", "") == name else None
+    kind = None if method is None else find(method)
+    return kind if getattr(kind, "__name__", "") == name else None
 
 
 def __getattr__(name: str) -> Any:
@@ -44,13 +44,13 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _FUNCTIONS:
-        found = getattr(import_module(f"{__package__}.flower.{_FUNCTIONS[name]}"), name)
+        attribute = getattr(import_module(f"{__package__}.flower.{_FUNCTIONS[name]}"), name)
     elif (method := _class(name)) is not None:
-        found = import_module(f"{__package__}.flower.strategy").of(method)
+        attribute = import_module(f"{__package__}.flower.strategy").of(method)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    globals()[name] = found
-    return found
+    globals()[name] = attribute
+    return attribute
 
 
 def __dir__() -> list[str]:

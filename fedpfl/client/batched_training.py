@@ -105,6 +105,7 @@ class BatchedTraining:
         self._engine = engine
         self._memory = memory
         self._turns = TurnsByModel()
+        # Phases that clients have run one after the other: method, place in the schedule, reason.
         self.alone: set[tuple[str, int, str]] = set()
 
     def train(self, tasks: Iterable[Task], stay: bool = False) -> Iterator[list[ClientAnswer]]:

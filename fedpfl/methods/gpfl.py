@@ -83,8 +83,9 @@ class GPFL(Method):
             guidance = self.training.criterion(angles, batch.y) + self.settings.guidance_weight * distance
             return self.training.criterion(personal, batch.y) + guidance
 
-        own = {n: p for n, p in local.model.named_parameters() if n.startswith(("embeddings.", "valve."))}
-        decay = Proximal(self.settings.embedding_decay, {name: torch.zeros_like(array) for name, array in own.items()})
+        weights = {n: p for n, p in local.model.named_parameters() if n.startswith(("embeddings.", "valve."))}
+        zeros = {name: torch.zeros_like(array) for name, array in weights.items()}
+        decay = Proximal(self.settings.embedding_decay, zeros)
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss, penalty=decay)]
 
     def personalised(self, model: Any) -> Forward:

@@ -17,7 +17,10 @@ ALWAYS = frozenset({"accuracy", "std", "weighted", "loss"})
 
 
 def summarise(done: Round) -> dict[str, Any]:
-    """Turn a round into its line of ``metrics.jsonl``, whose numbers docs/how-to/python.md explains."""
+    """Turn a round into its line of ``metrics.jsonl``, whose numbers docs/how-to/python.md explains.
+
+    ``each`` and ``each-NAME`` are each client's numbers; ``details`` is what method and rule measured themselves.
+    """
     losses = [m["train-loss"] for m in done.trained.values() if "train-loss" in m]
     line: dict[str, Any] = {
         "round": done.number,

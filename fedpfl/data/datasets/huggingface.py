@@ -169,10 +169,12 @@ def _numbers(
     if not inputs:
         there = in_short(table.column_names)
         raise DataError(f"{path}: no column of images or numbers besides the labels; it has {there}")
-    columns = table.select_columns(list(inputs)).with_format("numpy")[:]
-    cells = {name: _checked(path, name, columns[name], settings) for name in inputs}
-    if sum(column.size for column in cells.values()) > MAX_VALUES:
+    chosen = table.select_columns(list(inputs)).with_format("numpy")
+    # All rows are as wide as the first one; the table may be larger than the memory.
+    if len(table) * sum(np.size(column) for column in chosen[:1].values()) > MAX_VALUES:
         raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")
+    columns = chosen[:]
+    cells = {name: _checked(path, name, columns[name], settings) for name in inputs}
     if len(cells) > 1 and (arrays := [name for name, column in cells.items() if column.ndim > 2]):
         rest = leave_out(settings, [name for name in inputs if name != arrays[0]])
         raise DataError(f"{path}: column {arrays[0]!r} holds arrays, which models take alone; {rest} all others")

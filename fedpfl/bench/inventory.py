@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, DamagedFile, FedpflError, did_you_mean
 from ..core.files import read_regular
+from ..core.metric_bounds import MAX_CLIENTS
 from .boards import BOARDS
 from .mqtt.topics import checked_name, is_name
 from .relay import Network
@@ -30,7 +31,11 @@ def _is_text(value: object) -> bool:
 
 
 def _is_port(value: object) -> bool:
-    return str(value).isdecimal() and 0 < int(str(value)) < 65536
+    return re.fullmatch(r"[0-9]{1,5}", str(value)) is not None and 0 < int(str(value)) < 65536
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, dict)
 
 
 def _are_names(value: object) -> bool:
@@ -70,9 +75,9 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
-    "fedpfl_client_data": (lambda value: isinstance(value, dict), "must be a mapping of clients' numbers to paths"),
+    "fedpfl_client_data": (_is_mapping, "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
-    "fedpfl_policy": (lambda value: isinstance(value, dict), "must be a mapping of the policy's keys to values"),
+    "fedpfl_policy": (_is_mapping, "must be a mapping of the policy's keys to values"),
     "fedpfl_rehearsed_board": (lambda value: value in (*BOARDS, ""), f"must be {' or '.join(BOARDS)}, or ''"),
     "fedpfl_rehearsed_network": (_is_network, f"must be a network or '', as in {EXAMPLE}"),
     "fedpfl_during_a_run": _one_of(True, False),
@@ -81,6 +86,8 @@ OPTIONAL: Mapping[str, _Must] = {
 # Keys of each device.
 CLIENTS = "fedpfl_clients"
 MAX_BYTES, MAX_NODES = 1_000_000, 100_000
+# No number of an inventory has more digits.
+MAX_DIGITS = 20
 
 
 class InventoryError(FedpflError):
@@ -115,20 +122,70 @@ class Bench:
 
 
 @dataclass
-class _Groups:
-    """Hosts and their variables, a child's before its parents'."""
+class _Group:
+    """What all mentions of a group say of it."""
 
-    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    members: dict[str, list[str]] = field(default_factory=dict)
+    hosts: dict[str, None] = field(default_factory=dict)  # in order
+    children: dict[str, None] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+class _Groups:
+    """Groups and their hosts as Ansible joins them: a group may have hosts in one place and be a child in another."""
+
+    def __init__(self, path: Path, content: Mapping[Any, Any]) -> None:
+        self._path = path
+        self._groups: dict[str, _Group] = {}
+        self._own: dict[str, dict[str, Any]] = {}  # the variables of each host
+        for name, group in content.items():
+            self._add(str(name), group)
+        self._depths: dict[str, int] = {}
+        for name in self._groups:
+            self._set_depth(name, 0, ())
+        # The hosts of each group and of those in it, in order.
+        self.members: dict[str, list[str]] = {}
+        for name in sorted(self._groups, key=self._depths.__getitem__, reverse=True):
+            group = self._groups[name]
+            within = chain(*(self.members[child] for child in group.children))
+            self.members[name] = [*dict.fromkeys([*group.hosts, *within])]
+        self.variables = self._join_variables()
+
+    def _add(self, name: str, group: object) -> None:
+        parts = _mapping(group, f"the group {name}", self._path)
+        if unknown := parts.keys() - {"hosts", "children", "vars"}:
+            reason = f"{min(map(str, unknown))!r} in the group {name}: only hosts, children and vars"
+            raise InventoryError(f"{self._path}: {reason}")
+        here = self._groups.setdefault(name, _Group())
+        here.variables.update(_mapping(parts.get("vars"), f"vars of {name}", self._path))
+        for host, variables in _mapping(parts.get("hosts"), f"hosts of {name}", self._path).items():
+            here.hosts[str(host)] = None
+            self._own.setdefault(str(host), {}).update(_mapping(variables, f"the host {host}", self._path))
+        for child, part in _mapping(parts.get("children"), f"children of {name}", self._path).items():
+            here.children[str(child)] = None
+            self._add(str(child), part)
+
+    def _set_depth(self, name: str, depth: int, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise InventoryError(f"{self._path}: the group {name} is within itself")
+        if depth > self._depths.get(name, -1):
+            self._depths[name] = depth
+            for child in self._groups[name].children:
+                self._set_depth(child, depth + 1, (*above, name))
+
+    def _join_variables(self) -> dict[str, dict[str, Any]]:
+        """Return each host's variables: its own before its groups', and those of a group before its parents'."""
+        variables: dict[str, dict[str, Any]] = {host: {} for host in self._own}
+        for name in sorted(self._groups, key=lambda name: (name != "all", self._depths[name], name)):
+            for host in self._own if name == "all" else self.members[name]:
+                variables[host].update(self._groups[name].variables)
+        return {host: {**of_groups, **self._own[host]} for host, of_groups in variables.items()}
 
 
 def read_inventory(path: Path) -> Bench:
     """Read an inventory in YAML."""
-    groups = _Groups()
-    for name, group in _mapping(_load(path), "the file", path).items():
-        _add(groups, str(name), group, {}, path)
-    servers, everybody = groups.members.get("server", []), groups.members.get("devices", [])
-    away = groups.members.get("absent", [])
+    groups = _Groups(path, _mapping(_load(path), "the file", path))
+    of = groups.variables
+    servers, everybody, away = (groups.members.get(name, []) for name in ("server", "devices", "absent"))
     devices = [host for host in everybody if host not in away]
     if unknown := sorted({*away} - {*everybody}):
         raise InventoryError(f"{path}: {unknown[0]} is in the group absent, and not in devices")
@@ -137,18 +194,19 @@ def read_inventory(path: Path) -> Bench:
     if not devices:
         raise InventoryError(f"{path}: the group devices has no host")
     for host in (*servers, *everybody):
-        _check_variables(path, host, groups.hosts[host])
-    _check_addresses(path, groups, servers[0], everybody)
-    numbers = {host: _clients(path, host, groups.hosts[host]) for host in everybody}
+        _check_variables(path, host, of[host])
+    _check_addresses(path, of, servers[0], everybody)
+    _check_accounts(path, of[servers[0]].get("fedpfl_watchers", []), everybody)
+    numbers = {host: _clients(path, host, of[host]) for host in everybody}
     _check_numbers(path, numbers)
     clients = {host: numbers[host] for host in devices}
     data: dict[int, Path] = {}
     for host in devices:
-        data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, groups.hosts[host]))
-    models = {client: str(groups.hosts[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
+        data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, of[host]))
+    models = {client: str(of[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
     absent = {host: numbers[host] for host in away}
     boards, networks = (
-        {host: value for host in devices if (value := str(groups.hosts[host].get(f"fedpfl_rehearsed_{what}", "")))}
+        {host: value for host in devices if (value := str(of[host].get(f"fedpfl_rehearsed_{what}", "")))}
         for what in ("board", "network")
     )
     models = {client: model for client, model in models.items() if model}
@@ -185,6 +243,8 @@ def _check_nodes(path: Path, root: Any) -> None:
         node, count = left.pop(), count + 1
         if count > MAX_NODES:
             raise InventoryError(f"{path}: has more than {MAX_NODES} values, or an alias within itself")
+        if node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
+            raise InventoryError(f"{path}: line {node.start_mark.line + 1}: a number of {len(node.value)} characters")
         if isinstance(node.value, str):
             continue
         pairs = [child for child in node.value if isinstance(child, tuple)]
@@ -202,23 +262,6 @@ def _mapping(value: object, what: str, path: Path) -> dict[Any, Any]:
     return value
 
 
-def _add(groups: _Groups, name: str, group: object, inherited: Mapping[str, Any], path: Path) -> list[str]:
-    """Take a group in, with what it has of those that it is in; return its hosts."""
-    parts = _mapping(group, f"the group {name}", path)
-    if unknown := parts.keys() - {"hosts", "children", "vars"}:
-        raise InventoryError(f"{path}: {min(map(str, unknown))!r} in the group {name}: only hosts, children and vars")
-    variables = {**inherited, **_mapping(parts.get("vars"), f"vars of {name}", path)}
-    hosts: list[str] = []
-    for host, host_variables in _mapping(parts.get("hosts"), f"hosts of {name}", path).items():
-        merged = groups.hosts.setdefault(str(host), {})
-        merged.update({**variables, **merged, **_mapping(host_variables, f"the host {host}", path)})
-        hosts.append(str(host))
-    for child, part in _mapping(parts.get("children"), f"children of {name}", path).items():
-        hosts += _add(groups, str(child), part, variables, path)
-    groups.members.setdefault(name, []).extend(hosts)
-    return hosts
-
-
 def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> None:
     allowed = (*REQUIRED, *OPTIONAL, CLIENTS)
     for name, value in variables.items():
@@ -231,9 +274,20 @@ def _check_variables(path: Path, host: str, variables: Mapping[str, Any]) -> Non
         fits, expected = OPTIONAL.get(str(name), _ANYTHING)
         if not fits(value):
             raise InventoryError(f"{path}: {host}: {name}: {expected}, not {value!r:.60}")
+    _check_policy(f"{path}: {host}: fedpfl_policy", variables.get("fedpfl_policy", {}))
     for name in REQUIRED:
         if not variables.get(name) or not isinstance(variables[name], str):
             raise InventoryError(f"{path}: {host}: {name} is missing")
+
+
+def _check_policy(where: str, keys: Mapping[str, Any]) -> None:
+    """Refuse a policy that its device could not read: its worker would answer nothing."""
+    from ..client.policy import PolicyError, policy_of
+
+    try:
+        policy_of(where, keys)
+    except PolicyError as error:
+        raise InventoryError(str(error)) from error
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -247,8 +301,15 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str]) -> None:
-    variables = groups.hosts[server]
+def _check_accounts(path: Path, watchers: Sequence[str], devices: Sequence[str]) -> None:
+    """Refuse a name that two accounts at the broker would have."""
+    for name, times in Counter(["server", *watchers, *devices]).items():
+        if times > 1:
+            raise InventoryError(f"{path}: {name} is the name of {times} accounts at the broker (fedpfl_watchers)")
+
+
+def _check_addresses(path: Path, of: Mapping[str, Mapping[str, Any]], server: str, devices: Sequence[str]) -> None:
+    variables = of[server]
     try:
         network = ipaddress.ip_network(variables["fedpfl_network"])
     except ValueError as error:
@@ -261,7 +322,7 @@ def _check_addresses(path: Path, groups: _Groups, server: str, devices: list[str
         raise InventoryError(f"{path}: fedpfl_address {variables['fedpfl_address']} is not in {network}")
     for host in devices:
         checked_name("device", host)
-        text = str(groups.hosts[host].get("ansible_host", host))
+        text = str(of[host].get("ansible_host", host))
         if not re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:]*", text):
             continue  # a name, which another network knows
         try:
@@ -280,7 +341,7 @@ def _clients(path: Path, host: str, variables: Mapping[str, Any]) -> tuple[int, 
     if (
         not isinstance(numbers, list)
         or not numbers
-        or not all(type(number) is int and number >= 0 for number in numbers)
+        or not all(type(number) is int and 0 <= number < MAX_CLIENTS for number in numbers)
     ):
         raise InventoryError(f"{path}: {host}: {CLIENTS} must be a list of clients' numbers, not {numbers!r:.60}")
     return tuple(numbers)
@@ -301,20 +362,28 @@ def _data(
     """Yield the clients of a host that have data of their own, and where."""
     paths: dict[int, Path] = {}
     for key, place in variables.get("fedpfl_client_data", {}).items():
-        if not str(key).isdecimal() or int(key) not in clients:
-            raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key}")
-        paths[int(key)] = Path(str(place)).expanduser()
+        if str(key) not in map(str, clients):
+            raise InventoryError(f"{path}: fedpfl_client_data: there is no client {key!s:.60}")
+        paths[int(key)] = _expanded(path, str(place))
     partitions = variables.get("fedpfl_partitions")
     for number in numbers:
         place = paths.get(number)
         if place is None and partitions:
-            place = Path(str(partitions)).expanduser() / f"client-{number}.npz"
+            place = _expanded(path, str(partitions)) / f"client-{number}.npz"
         if place is None:
             continue
         if not place.is_absolute():
             raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, need an absolute path")
-        if "'" in str(place):
-            raise InventoryError(f"{path}: {host}: the data of client {number}: a path without apostrophes")
+        if "'" in str(place) or not str(place).isprintable():
+            reason = "a path without apostrophes, line ends and the like"
+            raise InventoryError(f"{path}: {host}: the data of client {number}: {reason}")
         if not place.exists():
             raise InventoryError(f"{path}: {host}: the data of client {number}, {place}, are not on this machine")
         yield number, place
+
+
+def _expanded(path: Path, place: str) -> Path:
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        raise InventoryError(f"{path}: {place}: this machine has no such user") from None

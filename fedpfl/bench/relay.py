@@ -24,7 +24,9 @@ PIECE_BYTES = 16_384
 MAX_PIECES = 64
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _NETWORK = re.compile(
-    r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)(?:\s+(\d+(?:\.\d+)?)ms)?(?:\s+(\d+(?:\.\d+)?)%)?(?:\s+off\s+(\d+)-(\d+))?"
+    r"(\d{1,9}(?:\.\d{1,9})?)(kbit|mbit|gbit)(?:\s+(\d{1,9}(?:\.\d{1,9})?)ms)?(?:\s+(\d{1,9}(?:\.\d{1,9})?)%)?"
+    r"(?:\s+off\s+(\d{1,9})-(\d{1,9}))?",
+    re.ASCII,
 )
 # Linux waits at least so long before it sends something again.
 AGAIN_SECONDS = 0.2

@@ -28,6 +28,7 @@ from ..core.checksummed_files import MAX_TOML, from_json_line, json_line, parse_
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
+from ..core.metric_bounds import shown
 from ..core.settings import Value
 from ..setup.all_settings import all_settings, code_in, places, tagged
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
@@ -311,13 +312,18 @@ def _read(path: Path) -> Policy:
         content = parse_toml(read_regular(path, MAX_TOML).decode())
     except (OSError, ValueError, RecursionError, StateError) as error:  # ValueError: neither UTF-8 nor TOML
         raise PolicyError(f"the policy {path} cannot be read: {error}") from error
+    return policy_of(str(path), content)
+
+
+def policy_of(where: str, content: Mapping[str, Any]) -> Policy:
+    """Return the policy with these keys; raise :class:`PolicyError` for one that there is not, or for a wrong value."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in _KEYS:
-            raise PolicyError(f"{path}: there is no key {key!r}{did_you_mean(key, _KEYS)}")
+            raise PolicyError(f"{where}: there is no key {key!r}{did_you_mean(str(key), _KEYS)}")
         fits, allowed = _KEYS[key]
         if not fits(value):
-            raise PolicyError(f"{path}: {key} = {value!r}: {allowed}")
+            raise PolicyError(f"{where}: {key} = {shown(value)}: {allowed}")
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return Policy(**values)
 

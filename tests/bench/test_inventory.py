@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 yaml = pytest.importorskip("yaml")
 
-from fedpfl.bench.inventory import OPTIONAL, REQUIRED, read_inventory  # noqa: E402
+from fedpfl.bench.inventory import OPTIONAL, REQUIRED, _Groups, read_inventory  # noqa: E402
 from fedpfl.core.errors import FedpflError  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +93,28 @@ def test_a_device_that_is_absent_keeps_its_clients_numbers_and_gaps_are_clients_
     assert (bench.clients, bench.present) == (8, (7,))
 
 
+GROUPS = """
+all: {vars: {fedpfl_bundle: of all, fedpfl_address: 10.0.0.1}, children: {testbed: }}
+testbed: {vars: {fedpfl_bundle: of testbed, fedpfl_network: 10.0.0.0/24}, children: {server: , devices: }}
+server: {hosts: {laptop: }}
+devices: {children: {upper: , lower: }}
+upper: {vars: {fedpfl_target: nano}, hosts: {a: {fedpfl_clients: [0]}, b: {fedpfl_clients: [1], fedpfl_target: pi}}}
+lower: {hosts: {c: }}
+others: {hosts: {c: {fedpfl_clients: [2]}}, vars: {fedpfl_target: orin}}
+absent: {children: {lower: }}
+"""
+
+
+def test_groups_are_joined_as_ansible_joins_them(tmp_path):
+    path = write(tmp_path, GROUPS)
+    command = [sys.executable, "-m", "ansible", "inventory", "-i", path, "--list"]
+    listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    groups = _Groups(path, yaml.safe_load(GROUPS))
+    assert groups.variables == {host: listed["_meta"]["hostvars"][host] for host in ("laptop", "a", "b", "c")}
+    bench = read_inventory(path)
+    assert (bench.devices, bench.absent) == ({"a": (0,), "b": (1,)}, {"c": (2,)})
+
+
 def change(path, value):
     def apply(content):
         content = copy.deepcopy(content)
@@ -120,6 +145,7 @@ MISTAKES = [
     (("vars", "fedpfl_superlink_port"), 80000, "fedpfl_superlink_port: must be a port, 1 to 65535, not 80000"),
     (("vars", "fedpfl_broker_port"), "mqtts", "fedpfl_broker_port: must be a port, 1 to 65535, not 'mqtts'"),
     (("vars", "fedpfl_supernode_port"), True, "fedpfl_supernode_port: must be a port, 1 to 65535, not True"),
+    (("vars", "fedpfl_broker_port"), "9" * 5000, "fedpfl_broker_port: must be a port, 1 to 65535, not '9999"),
     (("vars", "fedpfl_broker_port"), 0, "fedpfl_broker_port: must be a port, 1 to 65535, not 0"),
     (("vars", "fedpfl_watchers"), ["watch", "a/b"], "fedpfl_watchers: must be a list of names"),
     (("vars", "fedpfl_server_pip_options"), "--no-index", "fedpfl_server_pip_options: must be a list of texts"),
@@ -130,6 +156,11 @@ MISTAKES = [
     (("vars", "fedpfl_rehearsed_board"), "pi", "fedpfl_rehearsed_board: must be nano, or '', not 'pi'"),
     (("vars", "fedpfl_rehearsed_network"), "slow", "fedpfl_rehearsed_network: must be a network or '', as in"),
     (("vars", "fedpfl_model"), "it's", "fedpfl_model: must be a model or ''"),
+    (("vars", "fedpfl_policy"), {"personal_arrays": True}, "no key 'personal_arrays'; did you mean personal-arrays?"),
+    (("vars", "fedpfl_policy"), {"personal-arrays": "yes"}, "fedpfl_policy: personal-arrays = 'yes': must be true or"),
+    (("vars", "fedpfl_policy"), {"delta": "1e-5"}, "laptop: fedpfl_policy: delta = '1e-5': must be a number"),
+    (("vars", "fedpfl_watchers"), ["watch", "a"], "a is the name of 2 accounts at the broker (fedpfl_watchers)"),
+    (("vars", "fedpfl_watchers"), ["server"], "server is the name of 2 accounts at the broker (fedpfl_watchers)"),
     (("vars", "fedpfl_policy"), "strict", "fedpfl_policy: must be a mapping of the policy's keys to values"),
     (("vars", "fedpfl_during_a_run"), "yes", "fedpfl_during_a_run: must be True or False, not 'yes'"),
     (("vars", "fedpfl_client_data"), ["/x"], "fedpfl_client_data: must be a mapping of clients' numbers to paths"),
@@ -137,6 +168,9 @@ MISTAKES = [
     (("vars", "fedpfl_client_data"), {0: "x.npz"}, "a: the data of client 0, x.npz, need an absolute path"),
     (("vars", "fedpfl_client_data"), {0: "/nowhere/x.npz"}, "client 0, /nowhere/x.npz, are not on this machine"),
     (("vars", "fedpfl_client_data"), {0: "/it's"}, "a path without apostrophes"),
+    (("vars", "fedpfl_client_data"), {0: "/a\nb"}, "a path without apostrophes, line ends and the like"),
+    (("vars", "fedpfl_client_data"), {0: "~nobody-here/x"}, "~nobody-here/x: this machine has no such user"),
+    (("vars", "fedpfl_rehearsed_network"), f"{'9' * 400}mbit", "fedpfl_rehearsed_network: must be a network or ''"),
     (("vars", "fedpfl_partitions"), "/nowhere", "client 0, /nowhere/client-0.npz, are not on this machine"),
     (("vars",), ["x"], "vars of testbed must be a mapping"),
     (("children", "server", "hosts", "other"), {}, "the group server must have one host, not 2"),
@@ -146,6 +180,7 @@ MISTAKES = [
     ((*A, "fedpfl_clients"), None, "a: fedpfl_clients must be a list of clients' numbers, not None"),
     ((*A, "fedpfl_clients"), [0, "2"], "a: fedpfl_clients must be a list of clients' numbers"),
     ((*A, "fedpfl_clients"), [], "a: fedpfl_clients must be a list of clients' numbers"),
+    ((*A, "fedpfl_clients"), [0, 10**9], "a: fedpfl_clients must be a list of clients' numbers"),
     ((*A, "fedpfl_clients"), [0, 1], "client 1 is on a and on b"),
     (("children", "absent"), {"hosts": {"z": None}}, "z is in the group absent, and not in devices"),
     (("children", "absent"), {"hosts": {"a": None, "b": None}}, "the group devices has no host"),
@@ -175,6 +210,8 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}
     ("x" * 2_000_000, "it has more than 1,000,000 bytes"),
     ("all: {hosts: {a: {}}}\nall: {}", "line 1: all is there 2 times"),
     ("server:\n  hosts:\n    nano: {}\n    nano: {}", "line 3: nano is there 2 times"),
+    ("a: {children: {b: }}\nb: {children: {a: }}", "the group a is within itself"),
+    (f"a: {{vars: {{b: 0x{'f' * 5000}}}}}", "line 1: a number of 5002 characters"),
     ("all: &a {children: {b: *a}}", "more than 100000 values, or an alias within itself"),
     (BOMB, "more than 100000 values, or an alias within itself"),
     ("[" * 100_000, "not YAML"),

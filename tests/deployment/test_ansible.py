@@ -80,7 +80,8 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
         "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
         "vars": {
             "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
-            "device_position": 1, "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"]},
+            "device_position": 1,
+            "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"], "most": {"threads": 2}},
             "fedpfl_superlink_state": "memory",
         },
         "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
@@ -115,10 +116,37 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     shipped = tomllib.loads((ROOT / "jetson" / "policy.toml").read_text())
     folders = [*shipped["data-folders"], "/srv/my data.npz"]
     changed = {"data-folders": folders, "personal-arrays": True, "methods": ["fedavg", "fedper"]}
+    changed["most"] = {**shipped["most"], "threads": 2}
     assert policy == {**shipped, **changed}
     known = set().union(*values.values())
     for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
         assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= known, unit.name
+
+
+def test_a_policy_that_no_worker_could_read_does_not_replace_the_one_in_force(tmp_path):
+    role = FOLDER / "roles/device"
+    (task,) = (one for _, one in tasks() if one["name"] == "Policy of the device")
+    template = {key: value for key, value in task["ansible.builtin.template"].items() if key not in ("owner", "group")}
+    template |= {"src": f"{role}/templates/policy.toml.j2", "dest": f"{tmp_path}/policy.toml"}
+    template["validate"] = template["validate"].replace("/opt/fedpfl/venv/bin/python -I", sys.executable)
+    play = [{
+        "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
+        "vars_files": [f"{role}/vars/main.yml"], "tasks": [{"ansible.builtin.template": template}],
+        "vars": {"ansible_python_interpreter": sys.executable},
+    }]  # fmt: skip
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    run("ansible-playbook", "-i", EXAMPLE, tmp_path / "play.yml")
+    before = (tmp_path / "policy.toml").read_bytes()
+    with pytest.raises(AssertionError, match="there is no key 'personal_arrays'; did you mean personal-arrays"):
+        run(
+            "ansible-playbook",
+            "-i",
+            EXAMPLE,
+            "-e",
+            '{"fedpfl_policy": {"personal_arrays": true}}',
+            tmp_path / "play.yml",
+        )
+    assert (tmp_path / "policy.toml").read_bytes() == before
 
 
 def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restarted(tmp_path):

@@ -57,6 +57,7 @@ SETTINGS = {
     'state-dir="a\\u0000b"': "state-dir = 'a\\x00b': has a NUL character",
     "output-dir='~no-such-user/runs'": "~no-such-user: this machine has no such user",
     "batch-size=1.5": "batch-size = 1.5: must be a whole number",
+    "seed=1000000000000000000000": "seed = 1000000000000000000000: must be a whole number of at most 64 bits",
     "num-server-rounds=true": "num-server-rounds = True: must be a whole number",
     "personal-head=1": "personal-head = 1: must be true or false",
     "local-epochs=0": "local-epochs = 0: must be at least 1",

@@ -279,9 +279,8 @@ def _is_whole(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _are_sizes(value: Any) -> bool:
-    numbers = {key for key, field in all_settings(look=False).items() if type(field.default) in (int, float)}
-    return isinstance(value, dict) and numbers.issuperset(value) and all(map(_is_number, value.values()))
+def _numbers() -> set[str]:
+    return {key for key, field in all_settings(look=False).items() if type(field.default) in (int, float)}
 
 
 _PLACES = (_are_places, "must be a list of paths that are absolute or start with ~")
@@ -302,7 +301,7 @@ _KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "delta": (lambda value: type(value) is float and 0 < value < 1, "must be a number above 0 and below 1"),
     "most-seconds": _NUMBER,
     "most-memory-bytes": _WHOLE,
-    "most": (_are_sizes, "must be a table of settings that are numbers, with the largest value of each"),
+    "most": (lambda value: isinstance(value, dict), "must be a table of settings, with the largest value of each"),
 }
 
 
@@ -320,10 +319,15 @@ def policy_of(where: str, content: Mapping[str, Any]) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in _KEYS:
-            raise PolicyError(f"{where}: there is no key {key!r}{did_you_mean(str(key), _KEYS)}")
+            raise PolicyError(f"{where}: there is no key {shown(key)}{did_you_mean(str(key), _KEYS)}")
         fits, allowed = _KEYS[key]
         if not fits(value):
             raise PolicyError(f"{where}: {key} = {shown(value)}: {allowed}")
+        for setting, most in value.items() if key == "most" else ():
+            if setting not in _numbers() or not _is_number(most):
+                hint = did_you_mean(setting, _numbers())
+                wrong = f"{shown(setting)} = {shown(most)}: must be a setting that is a number, and its largest value"
+                raise PolicyError(f"{where}: most: {wrong}{hint if setting not in _numbers() else ''}")
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return Policy(**values)
 

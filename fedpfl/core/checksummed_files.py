@@ -117,8 +117,20 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the values of a TOML text; raise what Python's reader does, or ``StateError`` if there is none."""
     for name in ("tomllib", "tomli"):  # in Python since 3.11, and before that the same code as a package
         with suppress(ImportError):
-            return importlib.import_module(name).loads(text)
+            values: dict[str, Any] = importlib.import_module(name).loads(text)
+            _require_short_numbers(values)
+            return values
     raise StateError("this Python needs the package tomli to read TOML: pip install tomli")
+
+
+def _require_short_numbers(value: Any, key: str = "") -> None:
+    """Refuse what is no number of TOML's: nothing could show it."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{key[:100]}: a number of more than 64 bits")
+    for name, item in value.items() if isinstance(value, dict) else ():
+        _require_short_numbers(item, name)
+    for item in value if isinstance(value, list) else ():
+        _require_short_numbers(item, key)
 
 
 def json_line(values: Mapping[str, Any]) -> str:

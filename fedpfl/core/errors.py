@@ -71,7 +71,10 @@ def _shown(value: object, limit: int = 300) -> str:
         return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"
     if isinstance(value, str):  # of a path all, of what a server or client made up the beginning
         return repr(value) if len(value) <= MAX_SHOWN else f"{value[:limit]!r}… ({len(value)} characters)"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return f"({kind})"
     return text if len(text) <= limit and "\n" not in text else f"({kind})"
 
 

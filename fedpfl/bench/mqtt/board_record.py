@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...core.errors import DamagedFile, printable
 from ...core.files import read_regular
 from .status import EventError, read_event
-from .telemetry import total_power
+from .telemetry import possible, total_power
 from .warning_limit import MAX_SENDERS
 
 FILE = "boards.csv"
@@ -59,6 +59,8 @@ def boards(run: Path) -> list[BoardTotals]:
         try:
             name = printable(row["board"])
             values = {key: float(row[key]) for key in COLUMNS if key != "board" and row[key]}
+            if not all(map(math.isfinite, values.values())):
+                raise ValueError("no number")
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(path, f"line {number}") from error
         lines.setdefault(name, []).append(values)
@@ -105,7 +107,7 @@ class _Round:
         return [
             number, board, known(self.seconds), known(self.joules if powered else None),
             known(self.joules / self.powered if powered else None, 3), known(self.celsius),
-            known(self.busy / self.all if self.all else None, 3), known(self.free, 0),
+            known(min(1.0, self.busy / self.all) if self.all else None, 3), known(self.free, 0),
             *(known(self.bytes[way] if self.all else None, 0) for way in ("in", "out")), self.reports,
         ]  # fmt: skip
 
@@ -172,13 +174,7 @@ class BoardRecord:
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a report, which must have a time."""
-    if not _is_number(values.get("time")):
+    if type(values.get("time")) not in (int, float) or not math.isfinite(values["time"]):
         raise EventError("no time")
     kinds = ("temperature_c", "memory_mib", "power_mw", "cpu_s", "network_bytes")
-    parts = {kind: values[kind] if isinstance(values.get(kind), dict) else {} for kind in kinds}
-    numbers = {kind: {name: value for name, value in part.items() if _is_number(value)} for kind, part in parts.items()}
-    return {"time": float(values["time"]), **numbers}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return {"time": float(values["time"]), **{kind: possible(values, kind) for kind in kinds}}

@@ -106,10 +106,10 @@ class RunFollower:
         if newest is None:
             return
         if newest.parent != self._run:
+            self._config = read_toml(newest)  # first: where it is damaged, nothing is said with another run's settings
             self._run, self._last = newest.parent, None
             self._boards.forget()
             self._rounds = Rounds(self._run / "metrics.jsonl", from_start=True)
-            self._config = read_toml(newest)
         assert self._run is not None and self._rounds is not None
         number = self._last[1] if self._last else 0
         for line in self._rounds.new():

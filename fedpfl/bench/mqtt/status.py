@@ -6,12 +6,12 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.errors import printable
 from . import topics
-from .telemetry import total_power
+from .telemetry import possible, total_power
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -153,15 +153,13 @@ class Board:
         """
         devices = []
         for name, node in sorted(self.nodes.items()):
-            known = node.get("telemetry", {})
-            memory = known.get("memory_mib")
-            free = memory.get("available") if isinstance(memory, dict) else None
+            report = node.get("telemetry", {})
             devices.append({
                 "name": name,
                 "state": self._state(node.get("presence", {}), node.get("heard", self._since), "?"),
-                "temperature": max(_numbers(known.get("temperature_c")), default=None),
-                "memory": next(iter(_numbers({"free": free})), None),
-                "power": total_power(_named_numbers(known.get("power_mw"))),
+                "temperature": max(possible(report, "temperature_c").values(), default=None),
+                "memory": possible(report, "memory_mib").get("available"),
+                "power": total_power(possible(report, "power_mw")),
                 "heard": self._clock() - node["heard"] if "heard" in node else None,
             })  # fmt: skip
         return devices
@@ -178,7 +176,7 @@ class Board:
     def _draw_rounds(self) -> RenderableType:
         table = _table("round", "personalised", "global", "loss", "seconds", "MB")
         for line in self.rounds:
-            moved = sum(_numbers({key: line.get(key) for key in ("bytes_up", "bytes_down")}))
+            moved = sum(_numbers(line.get(key) for key in ("bytes_up", "bytes_down")))
             table.add_row(
                 _text(line.get("round")), _accuracy(line.get("personalised")), _accuracy(line.get("global")),
                 _unit(line.get("train_loss"), "", 3), _unit(line.get("seconds"), "", 1), f"{moved / 1e6:.1f}",
@@ -207,15 +205,8 @@ def _text(value: object) -> Text:
     return Text(str(value))  # a text from the network must not be taken for markup
 
 
-def _named_numbers(values: object) -> dict[str, float]:
-    if not isinstance(values, dict):
-        return {}
-    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-    return {name: v for name, v in numbers.items() if not isinstance(v, bool) and math.isfinite(v)}
-
-
-def _numbers(values: object) -> list[float]:
-    return [*_named_numbers(values).values()]
+def _numbers(values: Iterable[object]) -> list[float]:
+    return [value for value in values if type(value) in (int, float) and math.isfinite(value)]  # type: ignore[arg-type]
 
 
 def _unit(value: object, unit: str, digits: int = 0) -> str:

@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import logging
+import os
 import queue
 import signal
 import stat
@@ -27,7 +28,7 @@ from fedpfl.bench.mqtt.link import PACKET_OVERHEAD, Message
 from fedpfl.bench.mqtt.status import MAX_PAYLOAD, Board, EventError, read_event
 from fedpfl.cli import app
 from fedpfl.cli.watch import _keep, _lines
-from fedpfl.core.errors import ConfigError
+from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.results.run_folder import RunFolder
 
 ROLES = Path(__file__).parents[3] / "deploy" / "ansible" / "roles"
@@ -109,6 +110,21 @@ def test_all_that_a_nano_reports(tmp_path):
     assert telemetry.read(tmp_path / "nothing") == {}
 
 
+def test_what_no_sensor_can_have_said_is_left_out(tmp_path):
+    """Two zones of one name, a channel that is not connected, and files of another form than the kernel's."""
+    for number, (kind, text) in enumerate([("acpitz", 91000), ("acpitz", 27800), ("hot", 4000000), ("odd", "--5")]):
+        fake(tmp_path / f"sys/class/thermal/thermal_zone{number}", type=kind, temp=text)
+    monitor = tmp_path / "sys/class/hwmon/hwmon3"
+    fake(monitor, name="ina3221")
+    for number, (rail, milliamperes) in enumerate({"NC": 900, "SYS5V": 300, "broken": 10**15}.items(), 1):
+        fake(monitor, **{f"in{number}_label": rail, f"in{number}_input": 5000, f"curr{number}_input": milliamperes})
+    fake(tmp_path / "proc", meminfo="MemTotal:\nMemAvailable: much", stat="cpu 1 2",
+         net__dev=f"head\nhead\n eth0: 5\n wlan0: {10**19} 0 0 0 0 0 0 0 7 0 0 0 0 0 0 0")  # fmt: skip
+    assert telemetry.read(tmp_path) == {
+        "temperature_c": {"acpitz": 91.0}, "power_mw": {"SYS5V": 1500}, "network_bytes": {"out": 7},
+    }  # fmt: skip
+
+
 def rows(run):
     with (run / "boards.csv").open() as file:
         return [*csv.DictReader(file)]
@@ -143,6 +159,24 @@ def test_what_boards_needed_in_each_round(tmp_path):
     }  # fmt: skip
     assert (second["board"], second["joules"]) == ("nano-2", "25.0")
     assert (third["round"], third["board"], third["joules"], third["seconds"]) == ("2", "nano-1", "75.0", "16.0")
+
+
+def test_a_board_that_reports_what_cannot_be_spoils_nobody_s_lines(tmp_path):
+    record, board = BoardRecord(), Board()
+    largest = {"temperature_c": {"CPU": 1e300}, "memory_mib": {"available": 1e300}, "power_mw": {"a": 1e308},
+               "cpu_s": {"busy": 9e15, "all": 1e15}, "network_bytes": {"in": 1e308}}  # fmt: skip
+    least = {kind: {name: -value for name, value in part.items()} for kind, part in largest.items()}
+    counts = {"cpu_s": {"busy": 0, "all": 0}, "network_bytes": {"in": 0}}
+    for second, values in enumerate([least, {**least, **counts}, {**largest, "cpu_s": {"busy": 2, "all": 1}}]):
+        payload = json.dumps({"time": second, **values}).encode()
+        record.hear("liar", topics.telemetry("liar"), payload)
+        board.receive(Message(topics.telemetry("liar"), payload))
+    record.round_ended(tmp_path, 1)
+    (line,) = rows(tmp_path)
+    measured = {key: value for key, value in line.items() if value not in ("", "0")}
+    assert measured == {"round": "1", "board": "liar", "seconds": "2.0", "cpu_share": "1.0", "reports": "3"}
+    (device,) = board.devices()
+    assert [device[key] for key in ("temperature", "memory", "power")] == [None, None, None]
 
 
 def test_a_followed_run_has_the_boards_of_its_rounds_alone(tmp_path):
@@ -186,6 +220,19 @@ def test_a_run_is_followed(tmp_path):
     assert [v["state"] for _, v, _ in recorder.published] == ["finished"]
     follower.look()
     assert len(recorder.published) == 1
+
+
+def test_a_run_whose_settings_are_damaged_is_not_shown_with_those_of_another(tmp_path):
+    recorder = Recorder()
+    follower = RunFollower(Events(recorder, "server"), tmp_path)
+    write(tmp_path / "one" / "config.toml", 'method = "fedper"\nnum-server-rounds = 3\n')
+    follower.look()
+    write(tmp_path / "two" / "config.toml", "method = [")
+    os.utime(tmp_path / "two" / "config.toml", (2e9, 2e9))
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"two/config\.toml"):
+            follower.look()
+    assert {values["run"] for _, values, _ in recorder.published} == {"one"}
 
 
 def test_a_run_that_ends_without_results_is_not_running_for_ever(tmp_path):

@@ -17,9 +17,10 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ...core.errors import FedpflError
 
@@ -95,7 +96,8 @@ class Assembler:
     """Joins messages from their frames.
 
     Memory is taken for what has arrived, never for what a frame announces. It holds at most ``max_bytes`` and
-    :data:`MAX_MESSAGES` messages, those that are complete included, until :meth:`drop`. Threads may share it.
+    :data:`MAX_MESSAGES` messages, those that are complete included, until :meth:`drop`. Where it is full, an incomplete
+    message of the sender that has most there gives way to a sender that has less. Threads may share it.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,15 +117,17 @@ class Assembler:
                 raise FrameError("its message is complete")
             message = self._pending.get(key)
             if message is None and frame.begin == 0:
-                if len(self._pending) + len(self._complete) >= MAX_MESSAGES:
+                full = len(self._pending) + len(self._complete) >= MAX_MESSAGES
+                if full and not self._displace(sender, lambda message: 1):
                     raise FrameError(f"there are {MAX_MESSAGES} messages")
                 message = self._pending[key] = _Message(frame.size, 0.0)
             if message is None or (message.size, len(message.content)) != (frame.size, frame.begin):
                 self._drop(key)
                 raise FrameError("a frame before it is missing")
-            if self.held + len(frame.piece) > self._max_bytes:
-                self._drop(key)
-                raise FrameError(f"no room for {len(frame.piece)} bytes more")
+            while self.held + len(frame.piece) > self._max_bytes:
+                if not self._displace(sender, lambda message: message.held):
+                    self._drop(key)
+                    raise FrameError(f"no room for {len(frame.piece)} bytes more")
             self.held += len(frame.piece)
             message.held += len(frame.piece)
             message.content += frame.piece
@@ -139,6 +143,18 @@ class Assembler:
         """Forget a message, and what it took."""
         with self._lock:
             self._drop((sender, message_id))
+
+    def _displace(self, sender: str, size: Callable[[_Message], int]) -> bool:
+        """Drop the oldest incomplete message of the sender that has most; return whether one has more than this one."""
+        totals = Counter[str]()
+        for (owner, _), message in chain(self._pending.items(), self._complete.items()):
+            totals[owner] += size(message)
+        others = {owner for owner, _ in self._pending if totals[owner] > totals[sender]}
+        if not others:
+            return False
+        greediest = max(others, key=totals.__getitem__)
+        self._drop(next(key for key in self._pending if key[0] == greediest))
+        return True
 
     def _drop(self, key: tuple[str, bytes]) -> None:
         message = self._pending.pop(key, None) or self._complete.pop(key, None)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from . import frames, topics
 from .account import LinkError
 from .frames import Assembler, FrameError
-from .http_bytes import HttpRequest, Response
+from .http_bytes import Body, HttpRequest, Response
 from .publisher import Message, Publisher
 from .upstream import Upstream, UpstreamError
 from .warning_limit import Complaints
@@ -64,8 +64,8 @@ class ServerBridge:
             if self._clock() - arrived > ANSWER_SECONDS:
                 self._complain(device, "dropped a request of %s: it has waited too long", device)
                 return
-            response = self._answer(device, content)
-            payloads = frames.split(response.head, self._link.max_payload, response.body)
+            head, body = self._answer(device, content)
+            payloads = frames.split(head, self._link.max_payload, body)
             messages = (Message(topics.response(device), payload, message_id) for payload in payloads)
             self._link.send(messages, time.monotonic() + SEND_SECONDS)
         except LinkError as error:
@@ -73,11 +73,12 @@ class ServerBridge:
         finally:
             self._assembler.drop(device, message_id)
 
-    def _answer(self, device: str, content: bytearray) -> Response:
+    def _answer(self, device: str, content: bytearray) -> tuple[bytes, Body]:
         try:
-            return self._upstream.call(HttpRequest.decode(content))
+            response = self._upstream.call(HttpRequest.decode(content))
+            return response.head, response.body
         except FrameError as error:
             self._complain(device, "refused a request of %s: %s", device, error)
         except UpstreamError as error:
             self._complain(device, "no response for %s: %s", device, error)
-        return Response(UNAVAILABLE)
+        return Response(UNAVAILABLE).head, b""

@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -52,9 +53,9 @@ def test_a_frame_needs_an_id(message_id):
         frames.decode(message_id, next(frames.split(b"x", 2000)))
 
 
-def parts(size=5000, number=0):
+def parts(size=5000, number=0, limit=2000):
     message_id = number.to_bytes(16, "big")
-    return [frames.decode(message_id, part) for part in frames.split(bytes(size), 2000)]
+    return [frames.decode(message_id, part) for part in frames.split(bytes(size), limit)]
 
 
 @pytest.mark.parametrize(
@@ -91,16 +92,29 @@ def test_messages_are_bounded_in_bytes_and_number_and_forgotten():
     for number in range(5):
         assembler.add("a", parts(number=number)[0])  # nearly 2,000 bytes arrive
     with pytest.raises(FrameError, match="no room for 1981 bytes more"):
-        assembler.add("b", parts()[0])
+        assembler.add("a", parts(number=5)[0])
     now[0] += frames.STALE_SECONDS + 1
     assembler.add("b", parts()[0])
     assert assembler.held == 1981
     for number in range(1, frames.MAX_MESSAGES):
         assembler.add("b", parts(1, number)[0])
     with pytest.raises(FrameError, match="there are 1024 messages"):
-        assembler.add("c", parts(1)[0])
+        assembler.add("b", parts(1, frames.MAX_MESSAGES)[0])
     assembler.drop("b", (1).to_bytes(16, "big"))
-    assembler.add("c", parts(1)[0])
+    assembler.add("b", parts(1, frames.MAX_MESSAGES)[0])
+
+
+def test_a_sender_that_begins_messages_without_end_keeps_nobody_out():
+    """Tiny ones, of which there may be a thousand, and large ones: each time the honest one's message arrives whole."""
+    for size, count in ((40, 3 * frames.MAX_MESSAGES), (5000, 20)):
+        assembler, honest = Assembler(10_000), parts(5000)
+        for number in range(count):
+            with suppress(FrameError):
+                assembler.add("greedy", parts(size, number, min(size, 2000))[0])
+            if number % (count // 4) == 0:
+                assert [assembler.add("honest", frame) for frame in honest][-1] == bytes(5000)
+                assembler.drop("honest", bytes(16))
+        assert assembler.held <= 10_000
 
 
 def mutations(good, rng, count):

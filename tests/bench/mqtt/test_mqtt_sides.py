@@ -115,6 +115,14 @@ def test_what_is_lost_gives_504_and_is_carried_out_at_most_once(make):
     assert sorted(set(bridge.superlink.done)) == sorted({b"%d " % number * 1500 for number in range(20)})
 
 
+def test_a_response_that_cannot_be_carried_is_named_and_answered_with_503(make, caplog):
+    bridge = make()
+    bridge.superlink.call = lambda request: Response(200, tuple((f"x-{n}", "y" * 16_000) for n in range(9)), b"")
+    assert bridge.ask(b"x") == Response(503, (), b"")
+    assert "of nano-1: headers of 144" in caplog.text
+    wait_until(lambda: bridge.held() == 0)
+
+
 @pytest.mark.parametrize("lose", [
     lambda bridge: bridge.device.lost(),
     lambda bridge: bridge.tell(ONLINE % b"2"),

@@ -333,7 +333,7 @@ class KNNPerSettings:
 
 # Of methods that divide layers: by channels, values, ranks, or terms of their weights.
 
-SCALE = 0.25  # of FedDecomp's A
+SCALE = 0.25  # of FedDecomp's τ
 FACTORIZED = "factorized-fl"  # stands before the keys of both variants
 
 
@@ -356,8 +356,8 @@ class FedDecompSettings:
     )
     scale: float = setting(
         SCALE,
-        "Deviation of A's Gaussian values with init = paper, as a factor of PyTorch's default for a layer; the paper "
-        "leaves it open. The larger, the further τ moves in comparison with σ.",
+        "Factor s of τ = s·B·A with init = paper, where A has the deviation of PyTorch's default for a layer; the paper "
+        "leaves the deviation open. The larger, the further τ moves in comparison with σ.",
         above=0,
     )
     variant: str = setting(

@@ -98,6 +98,18 @@ def test_a_first_step_moves_tau_by_the_share_of_sigma_that_is_told(kind: str, in
     assert float(share) == pytest.approx(layer.first_step, rel=0.15)
 
 
+@pytest.mark.parametrize("kind", [*CONVS, "linear"])
+def test_the_factor_multiplies_tau_in_training_and_tests(kind: str) -> None:
+    plain = nn.Linear(5, 7) if kind == "linear" else nn.Conv2d(4, 6, **CONVS[kind])
+    x = torch.randn(*((3, 5) if kind == "linear" else (3, 4, 9, 8)))
+    layer = (LowRankLinear if kind == "linear" else LowRankConv2d)(copy.deepcopy(plain), 0.5, "paper", 0.25)
+    fill(layer)
+    plain.weight.data.add_(0.25 * dense_tau(layer))
+    for training in (True, False):
+        torch.testing.assert_close(layer.train(training)(x), plain(x))
+    torch.testing.assert_close(layer.tau(), 0.25 * dense_tau(layer))
+
+
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("kind", [*CONVS, "linear"])
 def test_gradients_follow_the_chain_rule(kind: str, init: str) -> None:

@@ -9,11 +9,11 @@ Convolutions and linear layers have a τ; in models with self-attention only its
 matrix, a shared adapter and a personal one.
 
 In the paper A starts Gaussian and B at zero, but the paper does not give A's deviation. It decides how far τ moves in
-comparison with σ (``tau-per-sigma`` in the metrics); here it is ``feddecomp-scale`` times PyTorch's default for a
-layer. ``feddecomp-init = "code"`` is the start of the authors' program: A is Kaiming uniform, τ is divided by the rank,
-and the inner size of convolutions is larger than in Equation 4 (in linear layers it is Equation 3's), so half of
-``resnet8``'s layers can have a τ of full rank. With this start τ hardly moves for tens of rounds, and the model is
-little more than a fine-tuned FedAvg. ``reverse`` and ``all-shared`` average B and A separately; ``reverse`` trains the
+comparison with σ (``tau-per-sigma`` in the metrics). Here it is PyTorch's default for a layer, and τ is
+``feddecomp-scale`` times B·A: with the factor 1, τ soon runs away from σ. ``feddecomp-init = "code"`` is the start of
+the authors' program: A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than
+in Equation 4 (in linear layers it is Equation 3's), so half of ``resnet8``'s layers can have a τ of full rank. With
+this start τ hardly moves for tens of rounds, and the model is little more than a fine-tuned FedAvg. ``reverse`` and ``all-shared`` average B and A separately; ``reverse`` trains the
 shared τ first.
 """
 

@@ -21,33 +21,34 @@ INITS = ("paper", "code")
 
 
 class _LowRank(nn.Module):
-    """Common to both layers: sigma taken over from a plain layer, and a product B A that becomes tau."""
+    """Common to both layers: sigma taken over from a plain layer, and tau = s B A, where s is ``scale``."""
 
     weight: Tensor
     tau_a: Tensor
     tau_b: Tensor
+    init: str
     scale: float
     first_step: float
     use_tau: bool = True  # False: sigma alone, the global model
     _frozen: Tensor | None = None  # tau, while `frozen_tau` holds it
 
-    def _make_factors(self, rows: int, inner: int, columns: int, init: str, scale: float) -> None:
+    def _make_factors(self, rows: int, inner: int, columns: int) -> None:
         """Draw A, with B = 0: a first step moves tau ``first_step`` times as far as it moves sigma.
 
-        With G the gradient by the weight, a step of size eta makes B = -eta G A' and tau = -eta G A' A, and A' A is
-        ``inner`` times A's variance times the identity in the mean (times 1/r^2 where tau is divided by r). The paper
-        only states "Gaussian": with "paper" the deviation is ``scale`` times PyTorch's default for a layer of A's
-        shape, so the first step is scale^2 * R / 3 * min(I, O) / O of sigma's, whatever the layer's size.
+        With G the gradient by the weight, a step of size eta makes B = -eta s G A' and tau = -eta s^2 G A' A, and A' A
+        is ``inner`` times A's variance times the identity in the mean. The paper only states "Gaussian": with "paper"
+        A has the deviation of PyTorch's default for a layer of its shape, so the first step is s^2 * R / 3 * min(I, O)
+        / O of sigma's, whatever the layer's size. A smaller deviation would shorten the first step alone: A and B grow
+        by each other, and soon tau would run away as with a large one. The factor s slows this growth, too.
         """
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))
-        default = (3 * columns) ** -0.5
-        if init == "paper":
-            nn.init.normal_(self.tau_a, std=scale * default)
-            self.first_step = inner * (scale * default) ** 2
+        deviation = (3 * columns) ** -0.5
+        if self.init == "paper":
+            nn.init.normal_(self.tau_a, std=deviation)
         else:
             nn.init.kaiming_uniform_(self.tau_a, a=math.sqrt(5))
-            self.first_step = inner * (self.scale * default) ** 2
+        self.first_step = inner * (self.scale * deviation) ** 2
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""
@@ -69,7 +70,8 @@ class LowRankLinear(_LowRank, nn.Linear):
     """A linear layer with weight sigma + tau, rank(tau) <= max(1, round(ratio * min(I, O))).
 
     It takes over the plain layer's ``weight`` (now sigma) and ``bias``. With the init "paper" (equation 3) ``tau_b`` is
-    (I, r), ``tau_a`` (r, O) and tau = (B A)^T; with "code" they are (O, r) and (r, I), and tau = B A / r, as in LoRA.
+    (I, r), ``tau_a`` (r, O) and tau = s (B A)^T, where s is ``scale``; with "code" they are (O, r) and (r, I), and s is
+    1 / r, as in LoRA.
     """
 
     def __init__(self, plain: nn.Linear, ratio: float, init: str = "paper", scale: float = 1.0) -> None:
@@ -79,17 +81,17 @@ class LowRankLinear(_LowRank, nn.Linear):
         super().__init__(plain.in_features, plain.out_features, bias=plain.bias is not None, device="meta")
         self.weight, self.bias, self.init = plain.weight, plain.bias, init
         rank = _rank(ratio, self.in_features, self.out_features)
-        self.scale = 1 / rank
+        self.scale = 1 / rank if init == "code" else scale
         if init == "code":
-            self._make_factors(self.out_features, rank, self.in_features, init, scale)
+            self._make_factors(self.out_features, rank, self.in_features)
         else:
-            self._make_factors(self.in_features, rank, self.out_features, init, scale)
+            self._make_factors(self.in_features, rank, self.out_features)
         self.train(plain.training)
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""
-        product = self.tau_b @ self.tau_a
-        return product * self.scale if self.init == "code" else product.t()
+        product = (self.tau_b @ self.tau_a) * self.scale
+        return product if self.init == "code" else product.t()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map features (..., I) to (..., O)."""
@@ -98,7 +100,7 @@ class LowRankLinear(_LowRank, nn.Linear):
             through_sigma = F.linear(x, self.weight, self.bias)
             if self.init == "code":
                 return through_sigma + F.linear(F.linear(x, self.tau_a), self.tau_b) * self.scale
-            return through_sigma + (x @ self.tau_b) @ self.tau_a
+            return through_sigma + (x @ self.tau_b) @ self.tau_a * self.scale
         return F.linear(x, self._forward_weight(), self.bias)
 
     def _factored_is_cheaper(self, x: Tensor) -> bool:
@@ -126,20 +128,20 @@ class LowRankConv2d(_LowRank, nn.Conv2d):
         self.weight, self.bias, self.init = plain.weight, plain.bias, init
         outputs, inputs, height, width = plain.weight.shape
         rank = max(1, int(ratio * outputs)) if init == "code" else _rank(ratio, inputs, outputs)
-        self.scale = 1 / rank
+        self.scale = 1 / rank if init == "code" else scale
         inner = rank * min(height, width)
         if init == "code":
-            self._make_factors(outputs * height, inner, inputs * width, init, scale)
+            self._make_factors(outputs * height, inner, inputs * width)
         else:
-            self._make_factors(inputs * height, inner, outputs * width, init, scale)
+            self._make_factors(inputs * height, inner, outputs * width)
         self.train(plain.training)
 
     def tau(self) -> Tensor:
         """Return the personal part, of the weight's shape."""
-        product = self.tau_b @ self.tau_a
+        product = (self.tau_b @ self.tau_a) * self.scale
         outputs, inputs, height, width = self.weight.shape
         if self.init == "code":
-            return product.view(outputs, inputs, height, width) * self.scale
+            return product.view(outputs, inputs, height, width)
         return product.view(inputs, height, outputs, width).permute(2, 0, 1, 3)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -356,8 +356,8 @@ class FedDecompSettings:
     )
     scale: float = setting(
         SCALE,
-        "Factor s of τ = s·B·A with init = paper. A has the deviation of PyTorch's default for a layer; the paper leaves "
-        "it open. The larger the factor, the further τ moves in comparison with σ.",
+        "Factor s of τ = s·B·A with init = paper. A has the deviation of PyTorch's default for a layer; the paper "
+        "gives none. The larger the factor, the further τ moves in comparison with σ.",
         above=0,
     )
     variant: str = setting(

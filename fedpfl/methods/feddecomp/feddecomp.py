@@ -13,8 +13,8 @@ comparison with σ (``tau-per-sigma`` in the metrics). Here it is PyTorch's defa
 ``feddecomp-scale`` times B·A: with the factor 1, τ soon runs away from σ. ``feddecomp-init = "code"`` is the start of
 the authors' program: A is Kaiming uniform, τ is divided by the rank, and the inner size of convolutions is larger than
 in Equation 4 (in linear layers it is Equation 3's), so half of ``resnet8``'s layers can have a τ of full rank. With
-this start τ hardly moves for tens of rounds, and the model is little more than a fine-tuned FedAvg. ``reverse`` and ``all-shared`` average B and A separately; ``reverse`` trains the
-shared τ first.
+this start τ hardly moves for tens of rounds, and the model is little more than a fine-tuned FedAvg. ``reverse`` and
+``all-shared`` average B and A separately; ``reverse`` trains the shared τ first.
 """
 
 from __future__ import annotations

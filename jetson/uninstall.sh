@@ -77,7 +77,12 @@ running() {  # the first process that is a program of ours
 drop_swap() {
     if grep -q "^$swap_file " "$root/proc/swaps"; then swapoff "$swap_file"; fi
     rm -f "$swap_file"
-    grep -v "^$swap_file " "$root/etc/fstab" > "$root/etc/fstab.fedpfl" || true  # 1: no other line
+    local code=0
+    grep -v "^$swap_file " "$root/etc/fstab" > "$root/etc/fstab.fedpfl" || code=$?
+    if ((code > 1)); then  # 1: it has no other line; on a full disk half of them would be gone
+        rm -f "$root/etc/fstab.fedpfl"
+        fail "$root/etc/fstab.fedpfl cannot be written; /etc/fstab is as it was"
+    fi
     chmod --reference "$root/etc/fstab" "$root/etc/fstab.fedpfl"
     mv "$root/etc/fstab.fedpfl" "$root/etc/fstab"
 }

@@ -71,3 +71,15 @@ setup() {
     says 'was not installed by install.sh'
     [[ -x $PREFIX/venv/bin/python ]]
 }
+
+@test "on a full disk fstab stays as it was" {
+    printf '# %s\n' {1..400} >> "$BOARD/system/etc/fstab"
+    fstab=$(cat "$BOARD/system/etc/fstab")
+    run bash -c 'ulimit -f 1; trap "" XFSZ; "$0" --prefix "$1"' "$REPOSITORY/jetson/uninstall.sh" "$PREFIX"
+    status_is 1
+    says 'fstab.fedpfl cannot be written; /etc/fstab is as it was'
+    [[ $(cat "$BOARD/system/etc/fstab") == "$fstab" && -f $PREFIX/installed ]]
+    uninstall_fedpfl
+    status_is 0
+    ! grep -q swapfile "$BOARD/system/etc/fstab"
+}

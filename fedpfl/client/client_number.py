@@ -28,7 +28,10 @@ def own_data_path(node_config: Mapping[str, Value]) -> str:
     paths = {key: str(node_config[key]) for key in PATH_KEYS if node_config.get(key)}
     if len(set(paths.values())) > 1:
         raise ConfigError("data-path", paths["data-path"], f"but its other name, data, is set to {paths['data']!r}")
-    return next(iter(paths.values()), "")
+    path = next(iter(paths.values()), "")
+    if "\0" in path:
+        raise ConfigError("data-path", path, "has a NUL character")
+    return path
 
 
 def stored_number(message: Payload, run_config: Mapping[str, Value], path: str) -> int | None:

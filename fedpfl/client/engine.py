@@ -429,6 +429,7 @@ class Engine:
         self, client: int, message: Payload, kind: type[_Round], to_test: bool = False
     ) -> tuple[ClientState, _Round, RoundStart]:
         """Return the results of :meth:`load`, and the model's arrays; a ``LazyRound`` has not loaded them yet."""
+        _require_entries(message.config)
         self.use_model_of(client)
         self._model_state.restore()
         extras = self.extras.read(message.arrays, CLIENT)
@@ -521,6 +522,17 @@ class Engine:
         """Return samples where the model computes; a GPU keeps them, as far as its memory allows."""
         make = partial(getattr(self.data, part), place)
         return self._placed.get((part, place), make) if self._placed else make()
+
+
+def _require_entries(config: Mapping[str, Any]) -> None:
+    """Refuse a message that does not say for which round it is: it comes from the network."""
+    for key in ("round", "personal-round"):
+        number, least = config.get(key), -1 if key == "personal-round" else 0
+        if type(number) is not int or not least <= number < 2**31:
+            raise ConfigError(key, number, "must be the number of a round, in each message of the server")
+    for key in ("state-key", "layout"):
+        if not isinstance(config.get(key), str):
+            raise ConfigError(key, config.get(key), "must be a text, in each message of the server")
 
 
 HANDLERS: dict[str, Handler] = {

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Iterator
 from ...client import protocol
 from ...client.policy import VARIABLE, guard
 from ...core import code_hash, user_code
-from ...core.errors import RAISED, FedpflError, in_one_line
+from ...core.errors import MAX_SHOWN, RAISED, FedpflError, in_one_line, printable
 from ...core.payload import Payload
 from ...version import __version__
 
@@ -136,7 +136,8 @@ def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) ->
         raise
     run_config, node_config = protocol.values(header, "run-config"), protocol.values(header, "node-config")
     kind, started = str(header.get("kind")), time.perf_counter()
-    what = f"{kind} of client {node_config.get('partition-id')}, round {message.config.get('round', '-')}"
+    number = printable(str(message.config.get("round", "-")), 20)
+    what = f"{printable(kind, 20)} of client {node_config.get('partition-id')}, round {number}"
     try:
         _require_same_code(header)
         frame = replies.get(digested.digest())
@@ -149,8 +150,9 @@ def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) ->
         else:
             what += ", its last reply once more"
     except FedpflError as error:
-        logger.warning("%s: %s", what, error)
-        frame = protocol.pack({"error": str(error)}, Payload())
+        text = printable(str(error), MAX_SHOWN)  # it may have a text of the server's as long as a message
+        logger.warning("%s: %s", what, text)
+        frame = protocol.pack({"error": text}, Payload())
     except RAISED as error:  # what goes wrong for one client must not end the worker for the others
         logger.exception("%s failed", what)
         frame = protocol.pack({"failure": in_one_line(error)}, Payload())

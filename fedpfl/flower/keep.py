@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
@@ -215,8 +215,25 @@ class _PersonalAnswer:
         if all(whole[key].data == array.data for key, array in sent.items() if key in whole):
             warning = "fedpfl: none of the arrays changed in round %s: was the reply made before the training?"
             logger.log(WARNING, warning, self._told["server-round"])
+        _require_not_tied(whole, sent, personal_sent)
         self._node.keep(personal_sent, int(self._told["round"]), int(self._told["personal-round"]))
         reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in personal_sent})
+
+
+def _require_not_tied(before: ArrayRecord, after: ArrayRecord, kept: Collection[str]) -> None:
+    """Refuse one array under two names of which one stays here: loading one of the two overwrites the other.
+
+    Two matrices are one if they are equal after the training, which has changed both, and not by one value everywhere.
+    """
+    trained = [
+        name for name, array in after.items()
+        if len(array.shape) > 1 and name in before and before[name].data != array.data
+    ]  # fmt: skip
+    for mine in (name for name in trained if name in kept):
+        for other in (name for name in trained if name not in kept and after[name].shape == after[mine].shape):
+            if after[mine].data == after[other].data and np.ptp(after[mine].numpy()) > 0:
+                message = f"keeps {mine} and shares {other}, which are one array (tied weights): keep both, or share both"
+                raise ConfigError(KEEP, mine, message)
 
 
 def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:

@@ -288,3 +288,37 @@ def test_adapters_by_their_names():
 def test_the_mod_is_around_a_function_once():
     with pytest.raises(fedpfl.FedpflError, match="mods = 'keep': is around this function twice: in ClientApp"):
         strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep(), keep()])), initial(), num_rounds=1)
+
+
+@pytest.mark.parametrize(("kept", "shared"), [("fc2", "fc1"), ("fc1", "fc2"), (("fc1", "fc2"), ""), ((), "")])
+def test_tied_weights_are_kept_or_shared_together(kept, shared):
+    """A whole state dict has one array under both names, and loading it takes the last one for both."""
+    app = ClientApp(mods=[keep()])
+
+    def load(message):
+        model = torch.nn.ModuleDict({"fc1": torch.nn.Linear(4, 4), "mid": torch.nn.Linear(4, 4)})
+        model["fc2"] = torch.nn.Linear(4, 4)
+        model["fc2"].weight = model["fc1"].weight
+        if message is not None:
+            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return model
+
+    @app.train()
+    def train(message, context):
+        model = load(message)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter
+        metrics = MetricRecord({"num-examples": 1})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+
+    def start():
+        strategy = strategies.FedAvg(keep=kept, fraction_evaluate=0.0)
+        return strategy.start(AppGrid(app), ArrayRecord(load(None).state_dict()), num_rounds=1)
+
+    if not shared:
+        assert start().arrays
+        return
+    message = rf"keeps {kept}\.weight and shares {shared}\.weight, which are one array \(tied weights\): keep both, or"
+    with pytest.raises(fedpfl.FedpflError, match=message):
+        start()

@@ -5,27 +5,41 @@ from __future__ import annotations
 import dis
 import hashlib
 import sys
+from argparse import Namespace
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Iterable, Iterator
 
 import numpy as np
 
 from . import references
 from .references import PYTHON, objects
-from .user_code import is_users_module
+from .user_code import is_users_module, sources_of
 
 # Arrays of more values, such as a data set's samples, count by their shape: samples have a hash of their own.
 MAX_VALUES = 2**20
-# Values of which code is made, or which it uses; others, such as lists, may be where it keeps results.
+# Lists, dicts and sets of more values count by how many there are.
+MAX_ITEMS = 2**12
+# Values of which code is made, or which it uses.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+# Those in which code may keep results; they count where it does not change them.
+_CONTAINERS = (list, dict, set)
+_OF_MODULES = {"_parameters", "_buffers", "_modules"}  # of torch's, in dicts
+_SETTINGS = (Namespace, SimpleNamespace)
+# Methods that change a list, dict or set.
+_CHANGE = {
+    "add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault",
+    "sort", "update",
+}  # fmt: skip
+_CHANGE_ITEMS = ("STORE_SUBSCR", "DELETE_SUBSCR")
 
 
 def handed_over(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return a hash of the code of each function, class or callable object that a program has handed over, by its name.
 
-    It counts what the code uses: defaults, values around it, attributes, the user's functions, classes and plain values
-    that it finds in its module. Another Python has other code of the same lines, so its version is part of the name.
+    It counts what the code uses: defaults, values around it, attributes, the user's functions, classes, modules and
+    values that it finds in its module, lists and dicts that it does not change. Another Python has other code of the
+    same lines, so its version is part of the name.
     """
     version = ".".join(map(str, sys.version_info[:2]))
     things = {text: objects.get(text) for _, text in named if text.startswith(f"{PYTHON}:")}
@@ -67,7 +81,21 @@ class _Code:
             return self._of_function(thing)
         if isinstance(thing, type):
             return self._of_class(thing)
-        return self._of_object(thing) if callable(thing) and not isinstance(thing, ModuleType) else []
+        if isinstance(thing, ModuleType):
+            counts = thing.__name__ != "__main__" and is_users_module(thing.__name__)
+            return [sources_of(thing.__name__)] if counts else []
+        if isinstance(thing, _CONTAINERS):
+            return self._of_container(thing)
+        is_users = isinstance(thing, _SETTINGS) or is_users_module(type(thing).__module__)
+        return self._of_object(thing) if callable(thing) or is_users else []
+
+    def _of_container(self, thing: Any) -> Any:
+        kind = type(thing).__name__
+        if len(thing) > MAX_ITEMS:
+            return [kind, len(thing)]
+        if isinstance(thing, dict):
+            return [kind, *([self.of(name), self.of(value)] for name, value in thing.items())]
+        return [kind, *(sorted(map(repr, thing)) if isinstance(thing, set) else map(self.of, thing))]
 
     def _of_names(self, pairs: Iterable[tuple[str, Any]]) -> Any:
         return [[name, *code] for name, value in sorted(pairs) if (code := self.of(value))]
@@ -75,10 +103,16 @@ class _Code:
     def _of_function(self, function: FunctionType) -> Any:
         if not is_users_module(function.__module__):
             return [f"{function.__module__}:{function.__qualname__}"]
-        cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+        code = function.__code__
+        cells = [
+            cell.cell_contents
+            for name, cell in zip(code.co_freevars, function.__closure__ or ())
+            if cell != CellType() and not _changes([code], name, cell.cell_contents)
+        ]
         held = [self.of(value) for value in (*cells, *(function.__defaults__ or ()))]
         there = function.__globals__
-        used = {name: there[name] for name in _global_names(function.__code__) if name in there}
+        used = {name: there[name] for name in _global_names(code) if name in there}
+        used = {name: value for name, value in used.items() if not _changes([code], name, value)}
         named = self._of_names({**used, **(function.__kwdefaults__ or {})}.items())
         return [self.of(function.__code__), held, named]
 
@@ -94,9 +128,34 @@ class _Code:
         """Count the plain attributes, unless the object itself changes them when it is used."""
         kinds = type(thing).__mro__[:-1]
         functions = [value for kind in kinds for name, value in vars(kind).items() if name != "__init__"]
-        changed = {name for one in functions for name in _names_of(getattr(one, "__code__", None), "STORE_ATTR")}
-        plain = {name: value for name, value in getattr(thing, "__dict__", {}).items() if name not in changed}
+        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
+        of_users = [
+            one.__code__ for one in functions if isinstance(one, FunctionType) and is_users_module(one.__module__)
+        ]
+        library = not is_users_module(type(thing).__module__)
+        changed = {name for code in codes for name in _names_of(code, "STORE_ATTR")}
+        plain = {
+            name: value for name, value in getattr(thing, "__dict__", {}).items()
+            if name in _OF_MODULES or not (
+                name in changed or _changes(of_users, name, value) or (library and isinstance(value, _CONTAINERS))
+            )
+        }  # fmt: skip
         return [self._of_class(type(thing)), self._of_names(plain.items())]
+
+
+def _changes(codes: Iterable[CodeType], name: str, value: Any) -> bool:
+    """Tell whether code may change a list, dict or set that it has under a name."""
+    if not isinstance(value, _CONTAINERS):
+        return False
+    for code in codes:
+        last = ""
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in _CHANGE_ITEMS or (last == name and instruction.argval in _CHANGE):
+                return True
+            last = str(instruction.argval)
+        if _changes((one for one in code.co_consts if isinstance(one, CodeType)), name, value):
+            return True
+    return False
 
 
 def _global_names(code: CodeType) -> set[str]:

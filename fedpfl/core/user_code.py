@@ -27,6 +27,7 @@ import numpy as np
 from . import references
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
+from .opened_files import noted, opened_by
 from .process import process_kept
 from .references import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 
@@ -106,7 +107,10 @@ def call(
         ):  # fmt: skip
             message = f"needs an argument {parameter.name!r}; it is given {', '.join(offered)}, by these names"
             raise ConfigError(kind, text, message)
-    return guard(**values)
+    if kind != "model":
+        return guard(**values)
+    with noted(text):
+        return guard(**values)
 
 
 def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Callable[..., Any]:
@@ -239,6 +243,11 @@ def sources(named: Iterable[tuple[str, str]], values: Mapping[str, Any], importe
     return dict(sorted(hashes.items()))
 
 
+def sources_of(name: str) -> dict[str, str]:
+    """Return a hash of the file of a user's module, and of those that it imports, as they were imported."""
+    return {module: source.digest for module, _, source in _needed([name], imported=True)}
+
+
 def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[str, Path]:
     """Return the files of the user's code on which settings depend, by where they lie below the folder of imports."""
     named = [(kind, text) for kind, text in named if not text.startswith(f"{PYTHON}:")]
@@ -247,6 +256,18 @@ def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[s
         inside = name.replace(".", "/")
         paths[f"{inside}/{path.name}" if path.name == "__init__.py" else f"{inside}.py"] = path
     return paths
+
+
+def opened(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[Path]:
+    """Return what user's modules have opened to read when they were imported, and models when they were built.
+
+    Also files of modules that were imported in a way which :func:`sources` cannot see. These are of this process.
+    """
+    named = [*named]
+    counted = {path.resolve() for path in files(named, values).values()}
+    names = {name: None for _, text in named for name in (text.partition(":")[0], text)}
+    paths = {path: None for name in names for path in opened_by(name)}
+    return [path for path in paths if path.resolve() not in counted]
 
 
 def _named_modules(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[str]:
@@ -378,7 +399,8 @@ def module(kind: str, text: str) -> ModuleType:
     name = text.partition(":")[0]
     before = set(sys.modules)
     try:
-        imported = importlib.import_module(name)
+        with noted(name):
+            imported = importlib.import_module(name)
     except RAISED as error:
         for new in set(sys.modules) - before:
             if _is_in_app(sys.modules[new]):

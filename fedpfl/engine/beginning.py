@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import ConfigError, LayoutError
+from ..core.extra_arrays import SERVER
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
 from ..results.board_names import board_names
 from ..results.earlier_run import EarlierRun
 from ..results.export import CLIENTS
-from ..results.run_folder import RunFolder
+from ..results.run_folder import RunFolder, writer
 from ..setup.assembly import model_name
 from ..setup.config import Config
 from .agreement import Agreement
@@ -43,6 +44,7 @@ class Beginning:
         facts = {
             "names": agreed.names, "models": agreed.models, "changed": _changed(config), "boards": board_names(),
             "model": model_name(config, agreed.input_shape, agreed.vocabulary),
+            "written_by": writer(config),  # again: what models open is known now
         }  # fmt: skip
         remarks = [*remarks_of(config, agreed, transport.real), *remarks]
         self.folder.describe(
@@ -143,6 +145,8 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
         without = 'client-models, as in client-models="0-4:@0.5", gives clients a narrower one'
         tests = f"{narrow} of {total} clients have a narrower one; only the others test the global model"
         remarks = [*remarks, tests if narrow else f"all clients have the whole model: {without}"]
+    if not (agreed.sharing.layout.size or any(extra.goes(SERVER) for extra in config.method.extras)):
+        config.require_combined()
     return [*remarks, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
 
 

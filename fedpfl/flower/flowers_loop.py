@@ -18,6 +18,8 @@ from ..core.metrics import is_share_of_app, unlikely
 from ..core.references import FORM
 from ..data.settings import DataSettings
 from ..engine.listener import Listener
+from ..methods import Method
+from ..methods.base import adapts_itself
 from ..setup.all_settings import code_in, tagged
 from ..setup.config import Config
 from ..setup.options.privacy import PrivacySettings
@@ -35,6 +37,8 @@ OF_STRATEGY = frozenset({
     "clients-at-once", "evaluate-global", "num-server-rounds", "personalise", "test-on",
     *tagged("server"), *s.keys(PrivacySettings),
 })  # fmt: skip
+# Settings of training that act in tests, too.
+IN_TESTS = {"loss", "device", "precision", "threads", *tagged("tests")}
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
 # A reply whose share of a mean is larger is told, if it also says so many times the median of all.
@@ -93,6 +97,23 @@ def require_settings(config: Config, has_model: bool, named: Collection[str]) ->
     # Nodes have data of their own, which a function hands over.
     for reason, keys in config.idle(dataset=FORM, partitioner="natural"):
         raise ConfigError(keys[0], values[keys[0]], f"has no effect in Flower's loop with {reason}")
+
+
+def require_in_half(config: Config, usual: Config, named: Collection[str], trains: bool) -> None:
+    """Refuse settings of a round's messages that would change nothing in its training, or in its tests.
+
+    ``usual`` has the settings of the strategy, by which its rule was made.
+    """
+    method, values = type(config.method), config.flat()
+    adapts = config.training.tune_epochs or adapts_itself(method) or method.prepare is not Method.prepare
+    of_training = set() if adapts else {*s.keys(TrainingSettings), *tagged("training")} - IN_TESTS
+    half, other = ("training", "evaluate_config") if trains else ("tests", "train_config")
+    for key in (key for key in named if key in (tagged("tests") if trains else of_training)):
+        message = f"has no effect in the {half} of a round: give it in {other}, or to the strategy"
+        raise ConfigError(key, values[key], message)
+    if config.method.aggregation != usual.method.aggregation:
+        key = next(key for key in named if values[key] != usual.flat()[key])
+        raise ConfigError(key, values[key], "changes how the server combines replies: give it to the strategy")
 
 
 def require_private(config: Config, whole_numbers: Collection[str]) -> None:

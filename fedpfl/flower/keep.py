@@ -232,7 +232,7 @@ def _require_not_tied(before: ArrayRecord, after: ArrayRecord, kept: Collection[
     for mine in (name for name in trained if name in kept):
         for other in (name for name in trained if name not in kept and after[name].shape == after[mine].shape):
             if after[mine].data == after[other].data and np.ptp(after[mine].numpy()) > 0:
-                message = f"keeps {mine} and shares {other}, which are one array (tied weights): keep both, or share both"
+                message = f"keeps {mine} and shares {other}, which are one array (tied weights): keep or share both"
                 raise ConfigError(KEEP, mine, message)
 
 

@@ -59,6 +59,7 @@ from .flowers_loop import (
     most_by_median,
     require_arguments,
     require_called,
+    require_in_half,
     require_private,
     require_rounds,
     require_settings,
@@ -533,6 +534,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             split = self._split = before if before and before.takes(arrays) else self._split_of(arrays)
             require_private(self.config, split.exact)
             split.take_shared(arrays)
+            if not split.sharing.layout.size:
+                self.config.require_combined()
             self._require_right_wrapper(arrays, split)
             way = HooksTransport(grid, text, form, split, self._life, least)
             model: nn.Module = split.model
@@ -640,7 +643,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             if key in OF_STRATEGY:
                 raise ConfigError(key, value, "has no effect in a round's messages: give it to the strategy")
         sent = {**read_settings(self._way.settings), **values}
-        Config.parse({**sent, "method": self.values["method"]})
+        made = Config.parse({**sent, "method": self.values["method"]})
+        require_settings(made, True, values)
+        require_in_half(made, self.config, values, trains=self._asked == "aggregate_train")
         self._way.settings = settings_text(sent)
         return config
 

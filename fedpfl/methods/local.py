@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from .base import Method
+from ..rules.mean import Mean
+from .base import Aggregation, Method
+
+
+class Nothing(Mean):
+    """The mean of no arrays."""
+
+    name = "nothing"
+    combines = False
 
 
 class Local(Method):
@@ -18,6 +26,7 @@ class Local(Method):
     name = "local"
     paper = "no federation: the baseline of every personalised-FL paper"
     shares = "nothing"
+    aggregation = Aggregation(Nothing)
 
     def is_shared(self, name: str, model: nn.Module) -> bool:
         """Share nothing."""

@@ -30,10 +30,14 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
-    """Return hashes of what settings name: of files by the setting's key, of the user's code by its name."""
+    """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
+
+    With them those of the files that this code has opened so far, by their paths.
+    """
     named = code_in(values, "idle")
     modules, objects = user_code.sources(named, values, imported), object_code.handed_over(named)
-    return {"files": contents(values), "modules": modules, "objects": objects}
+    opened = {str(path): content_of(path) for path in user_code.opened(named, values)}
+    return {"files": contents(values), "modules": modules, "objects": objects, "opened": opened}
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
@@ -46,11 +50,16 @@ def contents(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Describe the differences of two identities; entries that only one of them has are none."""
+    """Describe the differences of two identities; entries that only one of them has are none.
+
+    What code has opened is known after it has run, so these files count as they are now.
+    """
     changes = []
     for part, what in (("files", "the content of {}"), ("modules", "the module {}"), ("objects", "the code of {}")):
         pairs = {key: (had, now.get(part, {}).get(key)) for key, had in before.get(part, {}).items()}
         changes += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
+    opened = {Path(path): had for path, had in before.get("opened", {}).items()}
+    changes += [f"the file {path}" for path, had in opened.items() if path.is_file() and content_of(path) != had]
     return changes
 
 

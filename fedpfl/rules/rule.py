@@ -79,6 +79,8 @@ class Rule(ABC):
         the vector that the client was sent.
     takes_slices : bool
         Whether a client may have a slice of the shared arrays: that of the run's model at a width.
+    combines : bool
+        Whether anything is made of replies. If not, settings of what clients send are refused.
     remembers : tuple of str
         Attributes, arrays all of them, that the next round depends on: they are stored with the run and come back when
         it is resumed, free to be written to. A class names its own; those of its bases are added.
@@ -136,6 +138,7 @@ class Rule(ABC):
     starts_with_all: ClassVar[bool] = False
     takes_shared: ClassVar[bool] = True
     takes_slices: ClassVar[bool] = False
+    combines: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
 

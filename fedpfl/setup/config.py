@@ -119,7 +119,7 @@ class RunSettings:
         form="a list of balanced-accuracy, top-5-accuracy, precision-macro, recall-macro, f1-macro, f1-weighted, "
         "auroc, average-precision; with loss = multi-label also f1-micro, with mse mae, rmse, r2, with segmentation "
         "iou, dice, with next-token perplexity; and of functions MODULE:NAME",
-        tags="code built",
+        tags="code built tests",
     )
     choose_by: str = setting(
         "accuracy",
@@ -329,8 +329,17 @@ class Config:
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
                 raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
         require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
+        if not own.aggregation.rule.combines:
+            self.require_combined()
         for extra in own.extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
+
+    def require_combined(self) -> None:
+        """Raise ``ConfigError`` for settings of what clients send, as they send nothing of their models."""
+        usual = {key: of.default for key, of in self._fields().items()}
+        for key, value in sorted(self._tagged("combining").items()):
+            if value != usual[key]:
+                raise ConfigError(key, value, f"must be {usual[key]} for {self.method.name}: its clients share nothing")
 
     def of(self, settings: type[S]) -> S:
         """Return the settings of an option by their class."""

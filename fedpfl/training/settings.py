@@ -129,6 +129,7 @@ class TrainingSettings:
         "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). Methods that adapt "
         "models in their own way ignore it.",
         minimum=0,
+        tags="tests",
     )
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"), tags="repeat")
     precision: str = setting(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flower_apps import AppGrid, Net, flowers_app, initial, samples
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerSide
 from packaging.version import Version
 
@@ -100,12 +100,13 @@ def test_every_setting_acts_on_nodes_with_loops_of_their_own_or_is_refused():
     assert {"robust-aggregation", "server-optimizer", "seed", "evaluate-every"} <= accepted
 
 
-@pytest.mark.parametrize("side", ["clients", "strategy"])
+@pytest.mark.parametrize("side", ["clients", "strategy", "train_config", "evaluate_config"])
 def test_every_setting_acts_on_nodes_with_client_app_or_is_refused(side):
     """One side has a setting that the other has not: clients answer otherwise, or it is refused."""
 
     def answers(**settings):
-        theirs, ours = (settings, {}) if side == "clients" else ({}, settings)
+        theirs, ours = (settings if side == part else {} for part in ("clients", "strategy"))
+        in_messages = {side: ConfigRecord(settings)} if side.endswith("config") else {}
         data = lambda context: samples(0, 45 + 90 * context.node_config["partition-id"])  # noqa: E731
         seen, app = [], strategies.client_app(model=Net, data=data, **theirs)
 
@@ -118,7 +119,7 @@ def test_every_setting_acts_on_nodes_with_client_app_or_is_refused(side):
 
         grid = AppGrid(app, 2, broken=noted)
         ours = {"local_epochs": 1, "num_server_rounds": 2, "min_train_nodes": 1, **ours}
-        strategies.FedAvg(model=Net, **ours).start(grid, initial())
+        strategies.FedAvg(model=Net, **ours).start(grid, initial(), **in_messages)
         return seen
 
     usual, acting, every = answers(), set(), all_settings(look=False)
@@ -139,7 +140,10 @@ def test_every_setting_acts_on_nodes_with_client_app_or_is_refused(side):
         acting.add(key)
         is_limit = side == "strategy" and ("free" in field.metadata["tags"])
         assert changed != usual or is_limit, (key, value)
-    assert {"learning-rate", "momentum", "validation-fraction", "seed"} <= acting
+    of_training = {"learning-rate", "momentum"}
+    assert {"validation-fraction", "seed"} <= acting
+    assert not of_training & acting if side == "evaluate_config" else of_training <= acting
+    assert ("tune-epochs" in acting) == (side != "train_config")
     if side == "clients":
         of_strategy = {"update-norm-limit", "fedavg-weights", "num-server-rounds", "max-weight-share"}
         assert not acting & (of_strategy | {"device-models"})

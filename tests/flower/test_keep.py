@@ -319,6 +319,6 @@ def test_tied_weights_are_kept_or_shared_together(kept, shared):
     if not shared:
         assert start().arrays
         return
-    message = rf"keeps {kept}\.weight and shares {shared}\.weight, which are one array \(tied weights\): keep both, or"
+    message = rf"keeps {kept}\.weight and shares {shared}\.weight, which are one array \(tied weights\): keep or share"
     with pytest.raises(fedpfl.FedpflError, match=message):
         start()

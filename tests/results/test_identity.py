@@ -275,3 +275,40 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
     assert [states[run.name] for run in runs] == [State.FINISHED, State.FAILED]
     assert watcher.heard[-1][2] == "the module review has changed since the run was planned; start it again"
     assert store.folder(runs[0]).task()["written_by"]["modules"] == runs[0].identity["modules"]
+
+
+@pytest.mark.parametrize("opens", ["as it builds", "as it is imported", "under a computed name"])
+def test_a_file_that_a_models_code_opens_by_itself_counts(folder, opens):
+    """A sweep runs again what was made with other content; other files, and those that are written, do not count."""
+    read = f"scale = float(np.load({str(folder / 'scale.npy')!r}))"
+    if opens == "under a computed name":
+        read = "import importlib; scale = importlib.import_module('_'.join(['kept', 'apart'])).SCALE"
+    inside, outside = (read, "") if opens != "as it is imported" else ("", read)
+    (folder / "net.py").write_text(
+        f"import numpy as np\nfrom torch import nn\n{outside}\ndef build(num_classes):\n    {inside or 'pass'}\n"
+        "    open('log.txt', 'a').close()\n    layer = nn.Linear(2, num_classes)\n"
+        "    nn.init.constant_(layer.bias, scale)\n    return nn.Sequential(nn.Flatten(), layer)\n"
+    )
+
+    def hold(value):
+        np.save(folder / "scale.npy", value)
+        (folder / "kept_apart.py").write_text(f"SCALE = {value!r}\n")
+
+    hold(1.0)
+    table(folder / "people.csv")
+    settings = {"dataset": "table", "data": str(folder / "people.csv"), "ignore-columns": "c", "model": "net:build"}
+    settings = {**settings, "method": "local", "num-clients": 3, "num-server-rounds": 1, "local-steps": 1}
+    store, planned = Store(folder.parent / "grid"), plan(settings, 1)
+    given = {key.replace("-", "_"): value for key, value in settings.items()}
+    places = {"output_dir": store.root / "runs", "state_dir": store.root / "state", "run_name": planned.name}
+    run = fedpfl.run(**given, **places, seed=1, quiet=True, workers=0)
+    opened = [path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"]]
+    assert opened == ["kept_apart.py" if opens == "under a computed name" else "scale.npy"]
+    assert not store.changed(planned)
+    hold(2.0)
+    assert (
+        store.changed(planned) == f"the file {folder / opened[0]} has changed since the run was planned; start it again"
+    )
+    assert store.state(planned) is State.MISSING
+    (folder / opened[0]).unlink()
+    assert not store.changed(planned), "a run that was handed over without its files is as it was"

@@ -5,8 +5,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.option import TaskFacts
 from fedpfl.core.settings import by_key
@@ -146,12 +148,7 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ({"new-nodes": "join"}, "new-nodes = join does nothing: all clients of a simulation are there", ""),
         ({"server-learning-rate": 0.1, "server-momentum": 0.5}, *2 * ["= none: server-learning-rate, server-momentum"]),
         ({"server-optimizer": "yogi", "server-learning-rate": 0.1, "method": "fedavg"}, "", ""),
-        ({"server-optimizer": "adam", "method": "local"}, *2 * ["server-optimizer does nothing: no model's arrays"]),
         ({"robust-false-share": 0.3}, *2 * ["not used with robust-aggregation = none: robust-false-share"]),
-        (
-            {"robust-aggregation": "clip", "method": "local"},
-            *2 * ["robust-aggregation does nothing: no model's arrays"],
-        ),
         ({"dp-clip-norm": 2.0, "dp-where": "server"}, *2 * ["dp-noise-multiplier = 0.0: dp-clip-norm, dp-where"]),
         ({"dp-clip-norm": 2.0, "dp-noise-multiplier": 1.0, "method": "fedavg"}, "", ""),
         ({"model": "timm:resnet10t", "download-weights": True}, *2 * ['expect normalize = "imagenet", not half']),
@@ -161,9 +158,27 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
 def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
     config = Config.parse(given)
     for real, words in ((False, simulated), (True, on_devices)):
-        remarks = config.remarks(TaskFacts(None, 3, 0 if config.run.method == "local" else 99, real))
+        remarks = config.remarks(TaskFacts(None, 3, 99, real))
         assert len(remarks) == bool(words)
         assert words in " ".join(remarks)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("robust-aggregation", "clip"), ("update-norm-limit", 0.0), ("max-weight-share", 0.5), ("dp-epsilon", 4.0),
+        ("dp-noise-multiplier", 1.0), ("server-optimizer", "adam"),
+    ],
+)  # fmt: skip
+def test_settings_of_what_clients_send_are_refused_where_nothing_is_shared(key, value, tmp_path):
+    assert Config.parse({"method": "fedavg", key: value}).flat()[key] == value
+    with pytest.raises(ConfigError, match=f"{key} = .*: must be .* for local: its clients share nothing"):
+        Config.parse({"method": "local", key: value})
+    data = [(np.random.default_rng(i).normal(size=(30, 2)).astype(np.float32), np.arange(30) % 2) for i in range(2)]
+    few = {"data": data, "model": "mlp", "workers": 0, "quiet": True}
+    mine = type("Mine", (fedpfl.Method,), {"name": "mine", "is_shared": lambda self, name, model: False})
+    with pytest.raises(ConfigError, match=f"{key} = .*: must be .* for mine: its clients share nothing"):
+        fedpfl.run(mine, output_dir=tmp_path, **few, **{key.replace("-", "_"): value})
 
 
 def test_no_value_makes_an_error_of_its_own_length():

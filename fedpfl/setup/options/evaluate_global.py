@@ -42,7 +42,7 @@ class EvaluateTrainedSettings:
     evaluate_trained: bool = setting(
         False,
         "Also test each client's model right after local training (trained in metrics.jsonl), as on FedReG's testbed.",
-        tags="built",
+        tags="built training",
     )
 
 

@@ -15,7 +15,9 @@ class KeepMomentumSettings:
     """Whether clients keep their momentum."""
 
     keep_momentum: bool = setting(
-        False, "Keep a client's SGD momentum across rounds, for each phase, among its personal arrays.", tags="built"
+        False,
+        "Keep a client's SGD momentum across rounds, for each phase, among its personal arrays.",
+        tags="built training",
     )
 
 

@@ -18,7 +18,7 @@ class NormLimitSettings:
         "Factor f: refuse a client's update whose norm exceeds f · max(norm of the shared vector, norm of newly "
         "initialised weights, 5 · median norm of recent updates). 0: refuse only norms that float32 cannot hold.",
         minimum=0,
-        tags="free repeat server",
+        tags="free repeat server combining",
     )
 
 

@@ -25,6 +25,7 @@ class PrivacySettings:
         0.0,
         "Standard deviation z of the noise on the shared arrays, in units of dp-clip-norm. 0: no differential privacy.",
         minimum=0,
+        tags="combining",
     )
     dp_clip_norm: float = setting(
         1.0,
@@ -44,6 +45,7 @@ class PrivacySettings:
         "Maximum ε of a client in the run. With dp-noise-multiplier = 0 the noise follows from it, dp-delta, "
         "num-server-rounds and fraction-train; otherwise the run ends before it is exceeded. 0: no maximum.",
         minimum=0,
+        tags="combining",
     )
     dp_where: str = setting(
         "client",

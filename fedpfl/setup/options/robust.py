@@ -21,7 +21,7 @@ class RobustSettings:
         "of each value. trimmed-mean: mean of each value without the extremes. krum: mean of the updates closest to "
         "most others. The last three give all clients equal weight.",
         choices=("none", "clip", "median", "trimmed-mean", "krum"),
-        tags="server",
+        tags="server combining",
     )
     robust_false_share: float = setting(
         0.2,
@@ -37,7 +37,7 @@ class RobustSettings:
         "all clients have equal weight.",
         above=0,
         maximum=1,
-        tags="server",
+        tags="server combining",
     )
 
     @property
@@ -71,9 +71,7 @@ class RobustOption(Option):
             raise ConfigError("robust-aggregation", kind, allowed)
 
     def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name an estimate that does nothing, or the memory that it needs."""
-        if self.settings.on and not task.shared:
-            return ["robust-aggregation does nothing: no model's arrays are shared"]
+        """Name the memory that an estimate needs."""
         if not self.settings.on:
             return []
         mebibytes = task.asked * task.shared * 4 / 2**20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.errors import ConfigError
-from ...core.option import Option, TaskFacts
+from ...core.option import Option
 from ...core.settings import setting
 
 _OPTIMIZERS = ("momentum", "adam", "yogi")
@@ -21,7 +21,7 @@ class ServerStepSettings:
         "How the server applies a mean. none: the mean itself. momentum (FedAvgM), adam (FedAdam), yogi (FedYogi): "
         "the difference to the mean is a gradient.",
         choices=("none", *_OPTIMIZERS),
-        tags="server",
+        tags="server combining",
     )
     server_learning_rate: float = setting(
         0.0,
@@ -57,8 +57,3 @@ class ServerStepOption(Option):
         if self.wanted(config) and rule.no_server_step:
             allowed = f"must be none for {config.method.name}: its rule {rule.name!r} {rule.no_server_step}"
             raise ConfigError("server-optimizer", kind, allowed)
-
-    def remarks(self, config: Any, task: TaskFacts) -> list[str]:
-        """Name an optimiser that does nothing."""
-        nothing = self.wanted(config) and not task.shared
-        return ["server-optimizer does nothing: no model's arrays are shared"] if nothing else []

@@ -194,11 +194,6 @@ def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
     ), "a client that is drawn far more often than others is allowed for"
 
 
-def test_nothing_shared_costs_nothing(tmp_path):
-    folder = simulate(tmp_path, 2, method="local", num_server_rounds=1, local_epochs=1, **DP)
-    assert "privacy" not in folder.metrics()[0]
-
-
 def test_what_is_sent_without_shared_arrays_costs_as_much(tmp_path):
     folder = simulate(tmp_path, 2, method="fedproto", num_server_rounds=1, local_epochs=1, **DP)
     assert folder.metrics()[0]["privacy"]["epsilon"] == epsilon(2.0, 1e-5)

@@ -68,7 +68,7 @@ class DataSettings:
         "Empty cells, and NaN of arrays. refuse: an error. mean: the mean of the client's own training samples, "
         "or 0 if it has none.",
         choices=("refuse", "mean"),
-        only={"dataset": ("table", *_SERIES)},
+        only={"dataset": ("npz", *_TABLES)},
     )
     image_size: int = setting(
         0,

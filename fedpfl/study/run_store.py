@@ -170,8 +170,11 @@ class Store:
             return ""
         task, files = folder.task(), run.identity.get("files", {})
         changes = changed(task.get("written_by", {}), run.identity)
-        changes += ["what the dataset gives"] if task.get("data") != files.get("dataset", task.get("data")) else []
-        return f"{have_changed(changes)} since the run was planned; start it again" if changes else ""
+        cure = "start it again"
+        if task.get("data") != files.get("dataset", task.get("data")):
+            changes.append("what the dataset gives")
+            cure += "; a function that draws at random needs a seed of its own, such as np.random.default_rng(1)"
+        return f"{have_changed(changes)} since the run was planned; {cure}" if changes else ""
 
     def outdated(self, run: PlannedRun) -> str:
         """Return why a run cannot start as it was planned: what it names has changed; empty if nothing has."""

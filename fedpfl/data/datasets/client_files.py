@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Hashable
+from typing import AbstractSet, Hashable
 
 from ...core import references
-from ...core.errors import DataError
+from ...core.errors import ConfigError, DataError
 from ...core.rng import generator
+from ...core.settings import by_key, items
 from ..dataset import Dataset
 from ..federation import FederatedData, require_possible_alone
 from ..reading import load_once, state_of_files
@@ -84,11 +85,32 @@ def read_clients(root: Path, settings: DataSettings, num_classes: int | None = N
         raise DataError(f"{entries[twin]}: is of client {whose[twin]!r}, as {entries[whose.index(whose[twin])].name}")
     if settings.ignore_columns and all(map(holds_tables, entries)):
         require_ignored(settings, (name for entry in entries for name in column_names(entry)), root)
+    _require_used(settings, {kind for entry in entries for kind in _kinds_of(entry)}, root)
     files = [file for entry in entries if holds_tables(entry) for file in table_files(entry)]
     settings = with_words(settings, lambda column: words_in(sources_of(files, settings), column), root)
     most = MAX_HELD // len(entries)
     data_sets = [read_own(entry, settings, num_classes, alone=False, held=most) for entry in entries]
     return joined(root.name, data_sets, [*map(str, entries)], [entry.name for entry in entries], tuple(whose))
+
+
+def _kinds_of(entry: Path) -> tuple[str, ...]:
+    """Name the data sets of which a client's file or folder is one."""
+    if entry.is_dir() and is_saved(entry):
+        return ("huggingface",)
+    if holds_tables(entry):
+        return ("table", "series")
+    if entry.is_dir():
+        return ("image-folder",)
+    return ("shakespeare",) if entry.suffix.lower() == ".json" else ("npz",)
+
+
+def _require_used(settings: DataSettings, kinds: AbstractSet[str], root: Path) -> None:
+    """Refuse settings that have no effect on any of the clients' files."""
+    fields, called = by_key(DataSettings), " and ".join(sorted(kinds - {"series"}))
+    for key, value in items(settings):
+        allowed = fields[key].metadata["only"].get("dataset", kinds)
+        if value != fields[key].default and not kinds & {*allowed}:
+            raise ConfigError(key, value, f"has no effect on the clients' entries in {root}, read as {called}")
 
 
 def _by_number(entry: Path) -> tuple[str, int, str]:

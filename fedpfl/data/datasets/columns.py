@@ -419,9 +419,10 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
             faults.append(Fault(rows.labels[row], features[place], what, cell, (_FILLED,) * bool(is_gap)))
         for role, index in roles.places.items():
             for label, cell in zip(rows.labels, rows.cells(index)):
-                if cell in (None, "") and not (role[0] == SIGN and settings.fills_gaps):
+                text = "" if cell is None else cell_text(cell)
+                if not text and not (role[0] == SIGN and settings.fills_gaps):
                     faults.append(Fault(label, names[index], "is empty"))
-                coders[role].add("" if cell is None else cell_text(cell), label)
+                coders[role].add(text, label)
         if faults:
             raise complaint(path, source.row, faults)
         pieces.append(piece)

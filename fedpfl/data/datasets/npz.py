@@ -259,12 +259,21 @@ def labels_of(
     if len(y) != n:
         raise DataError(f"{where} has {len(y)} labels for {n} samples")
     if y.dtype.kind in "US":
+        require_words(y, where, "class")
         return y
     y = y.astype(np.int64)
     if y.min(initial=0) < 0:
         place = int(y.argmin())
         raise DataError(f"{where}[{place}] is {y[place]}: labels must be 0 … C−1")
     return y
+
+
+def require_words(words: np.ndarray, where: str, kind: str) -> None:
+    """Refuse names of which one is missing: an empty one, or NaN that became a word."""
+    missing = np.isin(np.char.lower(np.char.strip(words)), np.array(["", "nan"], words.dtype.kind))
+    if missing.any():
+        place = int(missing.argmax())
+        raise DataError(f"{where}[{place}] is {as_text(words[place])!r}, which names no {kind}: leave this row out")
 
 
 def _tokens_to_predict(y: np.ndarray, x: Any, where: str) -> np.ndarray:
@@ -315,6 +324,8 @@ def owners_of(
     for part, owner, y in zip(parts, owners, ys):
         if owner is not None and (owner.ndim != 1 or owner.dtype.kind not in "iuUS" or len(owner) != len(y)):
             raise DataError(f"{path}: client{part} is {_show(owner)}: must be one number or name for each sample")
+        if owner is not None and owner.dtype.kind in "US":
+            require_words(owner, f"{path}: client{part}", "client")
     if owners[0] is None:
         if len(owners) > 1 and owners[1] is not None:
             raise DataError(f"{path}: has client_test without client_train")

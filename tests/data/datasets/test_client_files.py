@@ -780,3 +780,27 @@ def test_a_window_has_the_target_of_its_last_row(tmp_path: Path) -> None:
     assert load(DataSettings.of(given | {"window-length": 0})).y_train[:, 0].tolist() == [
         4.5, 9.5, 14.5, 19.5, 4.5, 9.5, 14.5, 19.5,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "key", "value"), [("npz", "label_column", "kind"), ("csv", "image_size", 8)])
+def test_settings_that_no_entry_uses_are_refused(tmp_path: Path, ending: str, key: str, value: object) -> None:
+    for client in range(2):
+        path = tmp_path / f"client{client}.{ending}"
+        if ending == "npz":
+            np.savez(path, x=np.ones((4, 2), np.float32), y=np.arange(4) % 2)
+        else:
+            write(path, "a,label\n1,0\n2,1\n3,0\n")
+    name = key.replace("_", "-")
+    with pytest.raises(ConfigError, match=f"{name} = {value!r}: has no effect on the clients' entries in {tmp_path}"):
+        load(settings(dataset="clients", data=str(tmp_path), **{key: value}))
+    assert len(load(settings(dataset="clients", data=str(tmp_path), impute="mean")).y_train) in (6, 8)
+
+
+@pytest.mark.parametrize("missing", ["nan", "NaN", " ", ""])
+@pytest.mark.parametrize("key", ["y", "client"])
+def test_a_name_that_is_missing_is_refused_with_its_place(tmp_path: Path, missing: str, key: str) -> None:
+    words = {"y": np.array(["no", "yes"] * 4, "<U4"), "client": np.array(["ann", "ben"] * 4, "<U4")}
+    words[key][5] = missing
+    np.savez(tmp_path / "words.npz", x=np.ones((8, 2), np.float32), **words)
+    with pytest.raises(DataError, match=rf"{key}\[5\] is {missing!r}, which names no "):
+        load(settings(dataset="npz", data=str(tmp_path / "words.npz")))

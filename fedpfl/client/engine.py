@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from functools import partial, wraps
 from logging import getLogger
-from typing import Any, Callable, ContextManager, Mapping, Sequence, TypeVar, cast
+from typing import Any, Callable, ContextManager, Mapping, NamedTuple, Sequence, TypeVar, cast
 from weakref import ReferenceType, proxy, ref
 
 import numpy as np
@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from ..core.errors import ConfigError
-from ..core.extra_arrays import CLIENT, SERVER
+from ..core.extra_arrays import CLIENT, SERVER, Extras
 from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.metric_bounds import EVERY_REPLY
 from ..core.metrics import CLASSES, IN_WORDS, LABELS, MASKS, NEXT_TOKEN, TARGETS
-from ..core.model_state import MethodState, ModelState, is_usual
+from ..core.model_state import MethodState, ModelState, draws, is_usual
 from ..core.name_lists import digest, sent, shown
 from ..core.payload import UNWRITTEN, Payload
 from ..core.rng import generator, seed_global, torch_seed
@@ -32,6 +32,7 @@ from ..core.settings import Value
 from ..core.sharing import Received, RoundStart, Sharing
 from ..data.federation import FederatedData
 from ..methods.base import LocalRound, Method, common_model, require_returned
+from ..setup.all_settings import code_in
 from ..setup.assembly import assemble, extras_of
 from ..setup.config import Config
 from ..setup.options.after_the_end import PersonaliseOption
@@ -74,6 +75,25 @@ def _computing(handler: Handler) -> Handler:
     return run
 
 
+class _Built(NamedTuple):
+    """A model of the run, and what follows from it for all clients that have it.
+
+    ``stays``: a test leaves it as it was loaded; ``draws``: training or a test may draw from global generators.
+    ``forwards`` are those of the personalised and of the global model where each test has the same.
+    """
+
+    config: Config
+    model: nn.Module
+    sharing: Sharing
+    extras: Extras
+    first_personal: Mapping[str, np.ndarray]
+    stays: bool
+    draws: bool
+    model_state: ModelState
+    method_state: MethodState
+    forwards: tuple[Forward, Forward | None] | None
+
+
 class Engine:
     """Data, model and settings of one run in one process.
 
@@ -107,7 +127,9 @@ class Engine:
         self._own_model = own_model
         self._common = config.with_model(own_model) if own_model else config
         self._own_settings = of_client(config, data.client_names)
-        self._made: dict[str, tuple[Any, ...]] = {}
+        ours = method.__module__.startswith("fedpfl.") and not code_in(config.flat())
+        self._has_foreign_code = data.reads_later or not ours
+        self._built: dict[str, _Built] = {}
         # The model that the last message tested, and the vector that it still holds.
         self._tested: tuple[nn.Module, ReferenceType[np.ndarray]] | None = None
         self._placed: Any = None
@@ -129,31 +151,35 @@ class Engine:
     def use_model_of(self, client: int) -> None:
         """Have the model of a client (``client-models``) in use, which is made when it is first needed."""
         name = self._common.run.model_of(client)
-        if new := name not in self._made:
-            if (owner := guard()) is not None:
-                owner.check_model(name)
-            config, data = self._common.of_client(client), self.data
-            model, sharing = assemble(
-                config, data.input_shape, data.num_classes, config.training.device, data.vocabulary
-            )
-            if not model.ends_in_log_softmax:
-                config.training.require_of_logits(data.num_classes)
-            stays = not self._may_draw_early and not sharing.personal and is_plain(model)
-            extras = extras_of(config, model, sharing)
-            # Where no hook of the method's makes them, they are the same in each test.
-            kind, forwards = type(config.method), None
-            if (kind.personalised, kind.global_model) == (Method.personalised, Method.global_model):
-                forwards = model, common_model(config.method, model)
-            self._made[name] = config, model, sharing, extras, sharing.get_personal(), stays, (
-                ModelState(model), MethodState(config.method), forwards,
-            )  # fmt: skip
-        self.config, self.model, self.sharing, self.extras, self._first_personal, self._stays, states = self._made[name]
-        self._model_state, self.method_state, self._forwards = states
+        if new := name not in self._built:
+            self._built[name] = self._build(name, client)
+        self._now = self._built[name]
+        self.config, self.model, self.sharing = self._now.config, self._now.model, self._now.sharing
+        self.extras, self.method_state = self._now.extras, self._now.method_state
         if self._own_settings is not None:
             self.config = self._own_settings(self.config, client)
         if new:
             for option in self.parts:
                 option.made()
+
+    def _build(self, name: str, client: int) -> _Built:
+        """Build a model, which ``client`` has."""
+        if (owner := guard()) is not None:
+            owner.check_model(name)
+        config, data = self._common.of_client(client), self.data
+        model, sharing = assemble(config, data.input_shape, data.num_classes, config.training.device, data.vocabulary)
+        if not model.ends_in_log_softmax:
+            config.training.require_of_logits(data.num_classes)
+        # Where no hook of the method's makes them, they are the same in each test.
+        kind, forwards = type(config.method), None
+        if (kind.personalised, kind.global_model) == (Method.personalised, Method.global_model):
+            forwards = model, common_model(config.method, model)
+        return _Built(
+            config, model, sharing, extras_of(config, model, sharing), sharing.get_personal(),
+            stays=not self._may_draw_early and not sharing.personal and is_plain(model),
+            draws=self._has_foreign_code or draws(model),
+            model_state=ModelState(model), method_state=MethodState(config.method), forwards=forwards,
+        )  # fmt: skip
 
     @property
     def common(self) -> Config:
@@ -330,7 +356,7 @@ class Engine:
         adaptation = method.adaptation(local)
         if any(module.training for module in self.model.modules()):  # rarely: a worker tests many clients in turn
             self.model.eval()
-        personalised, shared = self._forwards or (method.personalised(self.model), common_model(method, self.model))
+        personalised, shared = self._now.forwards or (method.personalised(self.model), common_model(method, self.model))
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
         if shared is not None and (adaptation or shared is not personalised):
             metrics.update(metrics_of("global", self.score(shared, local, samples)))
@@ -349,7 +375,7 @@ class Engine:
         self._require_samples_kept(method, client)
         metrics["evaluate-seconds"] = time.perf_counter() - started
         failures = [option.tested(state, local, personalised, score, validation) for option in self.parts]
-        if self._stays and not adaptation:
+        if self._now.stays and not adaptation:
             self._tested = self.model, ref(self.sharing.layout.unpack(message.arrays))
         unwritten = "; ".join(filter(None, failures))
         return Payload(metrics=metrics, config={UNWRITTEN: unwritten} if unwritten else {})
@@ -431,7 +457,7 @@ class Engine:
         """Return the results of :meth:`load`, and the model's arrays; a ``LazyRound`` has not loaded them yet."""
         _require_entries(message.config)
         self.use_model_of(client)
-        self._model_state.restore()
+        self._now.model_state.restore()
         extras = self.extras.read(message.arrays, CLIENT)
         self.sharing.accept(extras)
         layout = str(message.config["layout"])
@@ -442,7 +468,7 @@ class Engine:
         personal: Mapping[str, np.ndarray] = {}
         if self.sharing.personal:
             trained = int(message.config["personal-round"]) > 0
-            personal = self.stored(state, message, client) if trained else self._first_personal
+            personal = self.stored(state, message, client) if trained else self._now.first_personal
         if kind is not LazyRound:
             tested = self._tested
             same = to_test and tested is not None and tested[0] is self.model and tested[1]() is vector
@@ -494,7 +520,9 @@ class Engine:
         return evaluate(forward, samples, self.config.training.labels, self.measures)
 
     def seed(self, local: LocalRound, purpose: str) -> None:
-        """Seed the global generators, for one purpose of a client's round."""
+        """Seed the global generators, for one purpose of a client's round, unless nothing draws from them."""
+        if not self._now.draws:
+            return
         seed = torch_seed(local.seed, f"torch {purpose}", local.client, local.round)
         seed_global(seed, self.config.training.device)
 

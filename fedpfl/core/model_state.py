@@ -27,6 +27,11 @@ PYTORCHS = {*vars(nn.Module()), "training"}
 CONTAINERS = (list, dict, set, deque, bytearray)
 # What draws random numbers, and so is another after each.
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+# PyTorch's layers that draw, some of them if they are asked to drop out.
+DRAWING = (
+    nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.RNNBase,
+    nn.MultiheadAttention,
+)  # fmt: skip
 # What code may count or collect in.
 DATA = (bool, int, float, complex, str, bytes, *CONTAINERS, *GENERATORS, Tensor, np.ndarray)
 # Objects of these packages are taken as they are; others' are looked into, so deep at most.
@@ -257,6 +262,14 @@ def has_gradient_hooks(model: nn.Module) -> bool:
     """Tell whether hooks see or change the gradients of a model's parameters or layers."""
     layers = (module._backward_hooks or getattr(module, "_backward_pre_hooks", None) for module in model.modules())
     return any(layers) or bool(hooked_parameters(model))
+
+
+def draws(model: nn.Module) -> bool:
+    """Tell whether a forward or backward pass of a model may draw random numbers: foreign code might."""
+    return has_gradient_hooks(model) or any(
+        not is_usual(module) or isinstance(module, DRAWING) or module._forward_hooks or module._forward_pre_hooks
+        or "forward" in vars(module) for module in model.modules()
+    )  # fmt: skip
 
 
 def hooked_parameters(model: nn.Module) -> list[str]:

@@ -237,6 +237,11 @@ class FederatedData:
 
         return division_arrays(self._shares, _samples(self._data))
 
+    @property
+    def reads_later(self) -> bool:
+        """Whether samples are read, by whatever code, when a batch needs them."""
+        return not isinstance(self._data.x_train, np.ndarray)
+
     def sizes(self, i: int) -> tuple[int, int]:
         """Return (training samples, test samples) of client ``i`` without preparing its data."""
         return len(self._part(i, "train")), len(self._part(i, "test"))
@@ -310,7 +315,7 @@ class FederatedData:
 
     def _prepared(self, i: int, part: str) -> Samples:
         positions = self._part(i, part)
-        if not isinstance(self._data.x_train, np.ndarray):
+        if self.reads_later:
             from fedpfl.data.datasets.lazy import samples_at
 
             lazily = samples_at

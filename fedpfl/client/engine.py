@@ -19,11 +19,10 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.extra_arrays import CLIENT, SERVER, Extras
-from ..core.frozen import frozen
 from ..core.layout import Layout
 from ..core.metric_bounds import EVERY_REPLY
 from ..core.metrics import CLASSES, IN_WORDS, LABELS, MASKS, NEXT_TOKEN, TARGETS
-from ..core.model_state import MethodState, ModelState, draws, is_usual
+from ..core.model_state import MethodState, ModelParts, ModelState, draws, is_usual
 from ..core.name_lists import digest, sent, shown
 from ..core.payload import UNWRITTEN, Payload
 from ..core.rng import generator, seed_global, torch_seed
@@ -84,6 +83,7 @@ class _Built(NamedTuple):
 
     config: Config
     model: nn.Module
+    parts: ModelParts
     sharing: Sharing
     extras: Extras
     first_personal: Mapping[str, np.ndarray]
@@ -175,7 +175,7 @@ class Engine:
         if (kind.personalised, kind.global_model) == (Method.personalised, Method.global_model):
             forwards = model, common_model(config.method, model)
         return _Built(
-            config, model, sharing, extras_of(config, model, sharing), sharing.get_personal(),
+            config, model, ModelParts(model), sharing, extras_of(config, model, sharing), sharing.get_personal(),
             stays=not self._may_draw_early and not sharing.personal and is_plain(model),
             draws=self._has_foreign_code or draws(model),
             model_state=ModelState(model), method_state=MethodState(config.method), forwards=forwards,
@@ -262,12 +262,11 @@ class Engine:
         require_returned(method, "schedule", phases, list, "a list of fedpfl.Phase")
         for phase in phases:
             require_returned(method, "schedule", phase, Phase, "a list of fedpfl.Phase")
-        trained = [phase for phase in phases if phase.epochs]
-        names = [name for name, _ in self.model.named_parameters()]
+        trained, names = [phase for phase in phases if phase.epochs], self._now.parts.parameter_names
         if trained and not any(phase.train(name) for phase in trained for name in names):
             allowed = f"no phase of its schedule trains a parameter of the model, which are {names[0]}, …, {names[-1]}"
             raise ConfigError("method", method.name, allowed)
-        names += [name for name, _ in frozen(self.model)]  # which `trainable` has taken from a phase
+        names = names + self._now.parts.frozen_names  # which `trainable` has taken from a phase
         for number, phase in enumerate(phases, 1):
             if phase.epochs and not any(map(phase.train, names)):
                 allowed = f"schedule: phase {number} trains no parameter of the model, {names[0]}, …, {names[-1]}"
@@ -354,7 +353,7 @@ class Engine:
         method.prepare(local)
         samples = self.test_samples(client)
         adaptation = method.adaptation(local)
-        if any(module.training for module in self.model.modules()):  # rarely: a worker tests many clients in turn
+        if any(module.training for module in self._now.parts.modules):  # rarely: a worker tests many clients in turn
             self.model.eval()
         personalised, shared = self._now.forwards or (method.personalised(self.model), common_model(method, self.model))
         # Before the model adapts: the next message loads every array again, so the adapted one needs no undoing.
@@ -427,7 +426,9 @@ class Engine:
         rng = generator(local.seed, purpose, local.client, local.round, place)
         velocity = None if momentum is None else momentum.setdefault(place, {})
         training, normalize = self.config.training, self.config.data.normalize
-        return run_phase(self.model, phase, local.samples, training, rng, factor, velocity, normalize)
+        return run_phase(
+            self.model, phase, local.samples, training, rng, factor, velocity, normalize, self._now.parts
+        )
 
     def rate_factor(self, number: int) -> float:
         """Return the factor of learning rates in a round; a model is tested as it was before round 1, too."""

@@ -207,18 +207,34 @@ class MethodState:
         return made
 
 
-@contextmanager
-def buffers_kept(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Let modules put new tensors in place of their buffers (``self.mean = …``): they go into the old ones after it.
+class ModelParts:
+    """The modules and parameters of a model by name, looked up once: they stay the same objects while it trains.
 
-    Whatever is read from or written to a model by name, sent, stored or trained, are the tensors that it was built
-    with. ``ConfigError`` for a buffer of another shape or type, and for a new tensor in the place of a parameter.
+    Modules may put new tensors in place of their buffers (``self.mean = …``). :meth:`keep_tensors` puts them into the
+    old ones, for whatever is read from or written to a model by name, sent, stored or trained, are the tensors that it
+    was built with.
     """
-    before = list(_buffers(modules))
-    parameters = [(path, module, dict(module._parameters)) for path, module in modules if module._parameters]
-    yield
-    with torch.no_grad():
-        for module, short, name, tensor in before:
+
+    def __init__(self, model: nn.Module) -> None:
+        named = list(model.named_modules())
+        self.modules = [module for _, module in named]
+        self.parameters = list(model.named_parameters())
+        self.parameter_names = [name for name, _ in self.parameters]
+        self.frozen_names = [name for name, _ in frozen(model)]
+        self._buffers = list(_buffers(named))
+        self._places = [
+            (module, short, f"{path}.{short}".lstrip("."), parameter)
+            for path, module in named
+            for short, parameter in module._parameters.items()
+        ]
+
+    @torch.no_grad()
+    def keep_tensors(self) -> None:
+        """Put new buffers into the old ones.
+
+        ``ConfigError`` for one of another shape or type, and for a new tensor in the place of a parameter.
+        """
+        for module, short, name, tensor in self._buffers:
             now = module._buffers.get(short)
             if now is tensor:
                 continue
@@ -228,12 +244,18 @@ def buffers_kept(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[None]:
                 raise ConfigError("model", type(module).__name__, f"{wrong}; it must keep its shape and type")
             tensor.copy_(now)
             module._buffers[short] = tensor
-    for path, module, by_name in parameters:
-        for short, parameter in by_name.items():
+        for module, short, name, parameter in self._places:
             if module._parameters.get(short) is not parameter:
-                name = f"{path}.{short}".lstrip(".")
                 wrong = f"puts another tensor in the place of its parameter {name} as it trains; change it in place"
                 raise ConfigError("model", type(module).__name__, wrong)
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Let the modules of a model put new tensors in place of their buffers: see :class:`ModelParts`."""
+    parts = ModelParts(model)
+    yield
+    parts.keep_tensors()
 
 
 def hidden_layers(model: nn.Module) -> list[str]:

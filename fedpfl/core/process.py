@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Callable, Iterator, Tuple
 
 # What reads a setting of the whole process, and what sets it again.
@@ -18,6 +19,7 @@ def _attribute(owner: Any, name: str) -> _Setting:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
+@lru_cache(maxsize=2)
 def _settings(on_gpu: bool) -> list[_Setting]:
     import torch
 

@@ -258,7 +258,7 @@ def _output(
     mode, when = module.training, " in training mode" if training else ""
     arrays = [(array, array.clone()) for array in (*module.parameters(), *module.buffers()) if training]
     module.train(training)
-    kept = buffers_kept([*module.named_modules()]) if training else nullcontext()
+    kept = buffers_kept(module) if training else nullcontext()
     try:
         with global_state_kept(), _without_breakpoints(), kept:
             taken, wrong = x.clone(), f"does not take inputs of {input_text}{when}"

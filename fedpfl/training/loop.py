@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..core.errors import UnusedParameter
 from ..core.frozen import NAMES
 from ..core.metrics import CLASSES, MASKS, NEXT_TOKEN, PERPLEXITY, TARGETS
-from ..core.model_state import buffers_kept
+from ..core.model_state import ModelParts
 from ..core.pixels import HALF
 from ..core.samples import IGNORED, IGNORED_TOKEN, Samples
 from .losses import KINDS, class_weights, weighing_with
@@ -57,6 +57,7 @@ def run_phase(
     factor: float = 1.0,
     velocity: dict[str, Tensor] | None = None,
     normalize: str = HALF,
+    parts: ModelParts | None = None,
 ) -> float | None:
     """Train a model in place through one phase; return the mean loss of its last epoch, or None if nothing trains.
 
@@ -64,29 +65,28 @@ def run_phase(
     which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
     ``factor``. A model with convolutions should be in the format channels_last. The momentum of SGD starts from
     ``velocity``, by parameter, and ends there; without it, or of a parameter that it lacks, from 0. ``normalize`` is
-    how the pixels of images were scaled.
+    how the pixels of images were scaled, and ``parts`` are those of the model, if they have been looked up before.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
-    parameters, named = list(model.named_parameters()), list(model.named_modules())
-    modules = [module for _, module in named]
-    trained = [(name, p) for name, p in parameters if phase.train(name)]
+    parts = parts or ModelParts(model)
+    trained = [(name, p) for name, p in parts.parameters if phase.train(name)]
     if not trained or phase.epochs == 0 or len(y) == 0:
         return None
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
-    set_training(model, modules)
-    epochs = epochs_of(len(y), phase, settings, modules)
-    parts = step_parts(phase, settings, names, params, factor, velocity)
-    step = _stepper(parts)
+    set_training(model, parts.modules)
+    epochs = epochs_of(len(y), phase, settings, parts.modules)
+    step = _stepper(step_parts(phase, settings, names, params, factor, velocity))
     augment = None if phase.learning_rate == 0 else settings.augmentation_of(normalize)
     losses: list[Tensor] = []
     phase_loss = phase.loss_with(settings)
     precision = step_precision(settings)
-    only_training, statistics = _only_training(parameters, set(names)), statistics_of(modules, phase.move_statistics)
+    only_training = _only_training(parts.parameters, set(names))
+    statistics = statistics_of(parts.modules, phase.move_statistics)
     weighted = settings.class_weights != "none"
     weights = weighing_with(class_weights(y)) if weighted else nullcontext()
-    with buffers_kept(named), phase.during(model), only_training, statistics as norms, weights:
+    with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
             for batch in _batches(x, y, of_epoch, rng):
                 if augment is not None:
@@ -115,6 +115,7 @@ def run_phase(
                 del loss, grads
                 if lone:
                     set_mode(norms, True)
+    parts.keep_tensors()
     last = epochs[-1]
     return summed(torch.stack(losses[-len(last) :]).tolist(), last) / sum(last)
 
@@ -324,8 +325,8 @@ def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generato
 
 def summed(losses: Sequence[float], sizes: Sequence[int]) -> float:
     """Return the sum of the batches' mean losses times their sizes, added up in float32 one after the other."""
-    summands = np.array(losses, np.float32) * np.array(sizes, np.float32)
-    return float(np.add.accumulate(summands)[-1])
+    first, *others = (np.float32(loss) * np.float32(size) for loss, size in zip(losses, sizes))
+    return float(sum(others, first))
 
 
 @contextmanager

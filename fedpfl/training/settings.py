@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ..core import references
@@ -157,7 +158,7 @@ class TrainingSettings:
 
         return KINDS[self.labels]
 
-    @property
+    @cached_property
     def labels(self) -> str:
         """What labels are, classes (cross-entropy) or targets: the loss by which tests are scored."""
         return labels_of(self.loss)

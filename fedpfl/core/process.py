@@ -9,7 +9,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, ContextManager, Iterator, Sequence, Tuple
 
 # What reads a setting of the whole process, and what sets it again.
 _Setting = Tuple[Callable[[], Any], Callable[[Any], Any]]
@@ -31,16 +31,22 @@ def _settings(on_gpu: bool) -> list[_Setting]:
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         (torch.is_grad_enabled, torch._C._set_grad_enabled),
-        (deterministic, lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1])),
         *(_attribute(torch.backends.cudnn, name) for name in ("allow_tf32", "deterministic", "benchmark") if on_gpu),
+        (deterministic, lambda both: torch.use_deterministic_algorithms(both[0], warn_only=both[1])),
     ]
 
 
 @contextmanager
-def process_kept(on_gpu: bool = False) -> Iterator[None]:
-    """Put the process's threads, number types, precision and deterministic flags back to what they were before."""
+def process_kept(on_gpu: bool = False, wanted: Sequence[Any] = ()) -> Iterator[None]:
+    """Put the process's threads, number types, precision and deterministic flags back to what they were before.
+
+    ``wanted`` are values of the first settings within the block.
+    """
     settings = _settings(on_gpu)
     before = [read() for read, _ in settings]
+    for (_, write), value, now in zip(settings, wanted, before):
+        if value != now:
+            write(value)
     try:
         yield
     finally:
@@ -49,23 +55,13 @@ def process_kept(on_gpu: bool = False) -> Iterator[None]:
                 write(value)
 
 
-@contextmanager
-def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> Iterator[None]:
+def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> ContextManager[None]:
     """Compute with so many threads, in float32 (``tf32`` on a GPU) and with gradients, whatever was set before."""
     import torch
 
-    with process_kept(on_gpu):
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if torch.get_default_dtype() is not torch.float32:
-            torch.set_default_dtype(torch.float32)
-        precision = "high" if tf32 else "highest"
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-        if on_gpu:  # PyTorch's default is TF32 in convolutions and float32 in other products
-            torch.backends.cudnn.allow_tf32 = tf32
-        with torch.enable_grad():
-            yield
+    # PyTorch's default on a GPU is TF32 in convolutions and float32 in other products.
+    of_gpu = [tf32] if on_gpu else []
+    return process_kept(on_gpu, [threads, torch.float32, "high" if tf32 else "highest", True, *of_gpu])
 
 
 def set_by_signals(stopping: threading.Event, *numbers: signal.Signals) -> None:

@@ -204,15 +204,15 @@ def evaluate(
     # Read after the last batch, as each reading makes a GPU wait.
     correct: list[Tensor] = []
     losses: list[Tensor] = []
-    parts: list[Tensor] = []
+    outputs: list[Tensor] = []
     for batch in test_batches(len(samples.y)):
         x, y = samples.x[batch], samples.y[batch]
         logits = forward(x)
         correct.append(((logits.argmax(1) == y) & logits.isfinite().all(1)).sum())
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
-            parts.append(logits)
-    further = measured(measures, torch.cat(parts) if parts else torch.empty(0, 0), samples.y, loss)
+            outputs.append(logits)
+    further = measured(measures, torch.cat(outputs), samples.y, loss) if measures else {}
     return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), further)
 
 

@@ -314,16 +314,16 @@ class FederatedData:
         return {first: np.unique(np.concatenate(of_all)) for first, of_all in tests.items()}
 
     def _prepared(self, i: int, part: str) -> Samples:
-        positions = self._part(i, part)
         if self.reads_later:
             from fedpfl.data.datasets.lazy import samples_at
 
-            lazily = samples_at
+            positions, lazily = self._part(i, part), samples_at
             return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))
 
         def prepare() -> Samples:
             import torch
 
+            positions = self._part(i, part)
             return Samples(self._inputs(positions, i), torch.from_numpy(self._labels(positions, i)))
 
         # Training and test samples are kept apart: a process that tests all clients trains only a few of them.

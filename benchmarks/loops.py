@@ -162,16 +162,18 @@ def _work(values: dict[str, Any], shared: Shared, tasks: Any, done: Any) -> None
     """Be one of the loop's processes: answer an empty text when warm and for each task, or why it failed."""
     try:
         torch.set_num_threads(1)
-        clients = _Clients(Config.parse(values))
+        clients = Clients(Config.parse(values))
         clients.train(range(2), 0, shared.start, shared.sums[0].clone())
         done.put("")
         for train, number, ids, slot in iter(tasks.get, None):
             # So few at a time that all processes end together, and so many that the counter is no matter.
             mine = _taken(ids, shared.taken, max(1, len(ids) // (50 * len(shared.sums))))
             if train:
+                shared.sums[slot].zero_()
                 clients.train(mine, number, shared.start, shared.sums[slot])
             else:
-                shared.scores[slot] = clients.test(mine, shared.start)
+                clients.load(shared.start)
+                shared.scores[slot] = clients.test(mine)
             done.put("")
     except KeyboardInterrupt:
         pass
@@ -179,7 +181,7 @@ def _work(values: dict[str, Any], shared: Shared, tasks: Any, done: Any) -> None
         done.put(f"{type(error).__name__}: {error}")
 
 
-class _Clients:
+class Clients:
     """All clients' data, and the model that plays one after the other."""
 
     def __init__(self, config: Config) -> None:
@@ -191,12 +193,11 @@ class _Clients:
         self._settings, self._seed = config.training, config.run.seed
 
     def train(self, clients: Any, number: int, start: Tensor, into: Tensor) -> None:
-        """Train clients from ``start``; write Σ samples × weights into ``into``."""
-        into.zero_()
+        """Train clients from ``start``; add Σ samples × weights to ``into``."""
         sums, size = torch.split(into, [p.numel() for p in self._params]), self._settings.batch_size
         for client in clients:
             x, y = self._train[client]
-            self._load(start)
+            self.load(start)
             rng = generator(self._seed, "batches", client, number, 0)
             for _ in range(self._settings.local_epochs):
                 order = torch.from_numpy(rng.permutation(len(y)))
@@ -211,9 +212,8 @@ class _Clients:
                     total.add_(p.reshape(-1), alpha=len(y))
 
     @torch.no_grad()
-    def test(self, clients: Any, start: Tensor) -> Tensor:
+    def test(self, clients: Any) -> Tensor:
         """Return the samples that are classified correctly, and all of them; losses are computed as in a run."""
-        self._load(start)
         correct = samples = 0
         loss_sum = 0.0
         for client in clients:
@@ -225,7 +225,8 @@ class _Clients:
         return torch.tensor([correct, samples])
 
     @torch.no_grad()
-    def _load(self, start: Tensor) -> None:
+    def load(self, start: Tensor) -> None:
+        """Put weights into the model."""
         for p, values in zip(self._params, torch.split(start, [p.numel() for p in self._params]), strict=True):
             p.copy_(values.view(p.shape))
 

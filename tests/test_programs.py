@@ -126,6 +126,15 @@ def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_sa
     assert len(rows) == 4 and [row[-1] for row in rows[::2]] == [row[-1] for row in rows[1::2]]  # accuracy
 
 
+def test_the_benchmark_of_a_light_client_s_steps_runs_in_small(tmp_path):
+    rng, images = np.random.default_rng(0), tmp_path / "images.npz"
+    np.savez(images, x=rng.integers(0, 256, (200, 28, 28, 1), dtype=np.uint8), y=np.arange(200) % 10)
+    words = f"benchmarks/light.py --data {images} --num-clients 10 --rounds 1 --json {tmp_path / 'light.json'}"
+    subprocess.run([sys.executable, *words.split()], cwd=ROOT, check=True, capture_output=True)
+    of_all = json.loads((tmp_path / "light.json").read_text())["all"]
+    assert of_all["straight loop, µs"][0] > 0 and of_all["fedpfl, µs"][0] > 0
+
+
 def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     where = tmp_path / "a.json"

@@ -70,13 +70,13 @@ def run_phase(
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples
     parts = parts or ModelParts(model)
-    trained = [(name, p) for name, p in parts.parameters if phase.train(name)]
-    if not trained or phase.epochs == 0 or len(y) == 0:
+    trained, count = [(name, p) for name, p in parts.parameters if phase.train(name)], len(y)
+    if not trained or phase.epochs == 0 or count == 0:
         return None
     names = [name for name, _ in trained]
     params = [p for _, p in trained]
     set_training(model, parts.modules)
-    epochs = epochs_of(len(y), phase, settings, parts.modules)
+    epochs = epochs_of(count, phase, settings, parts.modules)
     step = _stepper(step_parts(phase, settings, names, params, factor, velocity))
     augment = None if phase.learning_rate == 0 else settings.augmentation_of(normalize)
     losses: list[Tensor] = []
@@ -88,17 +88,17 @@ def run_phase(
     weights = weighing_with(class_weights(y)) if weighted else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
-            for batch in _batches(x, y, of_epoch, rng):
+            for size, batch in zip(of_epoch, _batches(x, y, of_epoch, rng)):
                 if augment is not None:
                     batch = batch._replace(x=augment(batch.x, rng))
                 # One sample has no variance to normalise by: BatchNorm uses its running statistics for it.
-                lone = len(batch.y) == 1 and bool(norms)
+                lone = size == 1 and bool(norms)
                 if lone:
                     set_mode(norms, False)
                 if phase.gradient is None:
                     with precision:
                         loss = phase_loss(model, batch)
-                    weight = settings.loss_weight(len(batch.y))
+                    weight = settings.loss_weight(size)
                     grads = gradients(loss if weight == 1 else weight * loss, model, params)
                 else:
                     with precision:
@@ -205,7 +205,8 @@ def evaluate(
     correct: list[Tensor] = []
     losses: list[Tensor] = []
     outputs: list[Tensor] = []
-    for batch in test_batches(len(samples.y)):
+    count = len(samples.y)
+    for batch in test_batches(count):
         x, y = samples.x[batch], samples.y[batch]
         logits = forward(x)
         correct.append(((logits.argmax(1) == y) & logits.isfinite().all(1)).sum())
@@ -213,7 +214,7 @@ def evaluate(
         if measures:
             outputs.append(logits)
     further = measured(measures, torch.cat(outputs), samples.y, loss) if measures else {}
-    return Score(sum(map(int, correct)), float(sum(map(float, losses))), len(samples.y), further)
+    return Score(sum(map(int, correct)), float(sum(map(float, losses))), count, further)
 
 
 def _evaluate_dense(forward: Forward, samples: Samples, measures: Mapping[str, Any], loss: str) -> Score:

@@ -426,9 +426,7 @@ class Engine:
         rng = generator(local.seed, purpose, local.client, local.round, place)
         velocity = None if momentum is None else momentum.setdefault(place, {})
         training, normalize = self.config.training, self.config.data.normalize
-        return run_phase(
-            self.model, phase, local.samples, training, rng, factor, velocity, normalize, self._now.parts
-        )
+        return run_phase(self.model, phase, local.samples, training, rng, factor, velocity, normalize, self._now.parts)
 
     def rate_factor(self, number: int) -> float:
         """Return the factor of learning rates in a round; a model is tested as it was before round 1, too."""

@@ -12,7 +12,7 @@ import random
 import sys
 from collections import deque
 from contextlib import contextmanager
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 import torch

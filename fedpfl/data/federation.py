@@ -317,7 +317,8 @@ class FederatedData:
         if self.reads_later:
             from fedpfl.data.datasets.lazy import samples_at
 
-            positions, lazily = self._part(i, part), samples_at
+            positions = self._part(i, part)
+            lazily = samples_at
             return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))
 
         def prepare() -> Samples:

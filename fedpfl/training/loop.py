@@ -204,7 +204,7 @@ def evaluate(
     # Read after the last batch, as each reading makes a GPU wait.
     correct: list[Tensor] = []
     losses: list[Tensor] = []
-    outputs: list[Tensor] = []
+    parts: list[Tensor] = []
     count = len(samples.y)
     for batch in test_batches(count):
         x, y = samples.x[batch], samples.y[batch]
@@ -212,8 +212,8 @@ def evaluate(
         correct.append(((logits.argmax(1) == y) & logits.isfinite().all(1)).sum())
         losses.append(F.cross_entropy(logits, y, reduction="sum"))
         if measures:
-            outputs.append(logits)
-    further = measured(measures, torch.cat(outputs), samples.y, loss) if measures else {}
+            parts.append(logits)
+    further = measured(measures, torch.cat(parts), samples.y, loss) if measures else {}
     return Score(sum(map(int, correct)), float(sum(map(float, losses))), count, further)
 
 

@@ -222,7 +222,7 @@ def typed(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     if type(number) is not kind:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
         raise ConfigError(key, value, f"must be {names[kind]}")
-    if kind is int and not -(2**63) <= number < 2**63:  # no message could carry it
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:  # no message could carry it
         raise ConfigError(key, value, "must be a whole number of at most 64 bits")
     return cast(Value, number)
 

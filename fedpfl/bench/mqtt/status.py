@@ -206,7 +206,8 @@ def _text(value: object) -> Text:
 
 
 def _numbers(values: Iterable[object]) -> list[float]:
-    return [value for value in values if type(value) in (int, float) and math.isfinite(value)]  # type: ignore[arg-type]
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return [value for value in numbers if math.isfinite(value)]
 
 
 def _unit(value: object, unit: str, digits: int = 0) -> str:

@@ -227,13 +227,19 @@ class ModelParts:
             for path, module in named
             for short, parameter in module._parameters.items()
         ]
+        self._counts = [(module, path, _count(module)) for path, module in named]
 
     @torch.no_grad()
     def keep_tensors(self) -> None:
         """Put new buffers into the old ones.
 
-        ``ConfigError`` for one of another shape or type, and for a new tensor in the place of a parameter.
+        ``ConfigError`` for one of another shape or type, for a new tensor in the place of a parameter, and for a new
+        layer or parameter, which would neither train nor be the client's own.
         """
+        for module, path, count in self._counts:
+            if _count(module) != count:
+                wrong = f"{path or 'it'} gets or loses parameters or layers after it was built; build makes all of them"
+                raise ConfigError("model", type(module).__name__, wrong)
         for module, short, name, tensor in self._buffers:
             now = module._buffers.get(short)
             if now is tensor:
@@ -248,6 +254,11 @@ class ModelParts:
             if module._parameters.get(short) is not parameter:
                 wrong = f"puts another tensor in the place of its parameter {name} as it trains; change it in place"
                 raise ConfigError("model", type(module).__name__, wrong)
+
+
+def _count(module: nn.Module) -> int:
+    """Return how many parameters and layers a module has itself."""
+    return len(module._parameters) + len(module._modules)
 
 
 @contextmanager

@@ -460,6 +460,18 @@ def test_a_buffer_of_another_shape_and_a_new_parameter_are_one_line():
             numbers("fedavg", model, workers=0)
 
 
+def test_a_method_that_adds_a_layer_after_build_is_refused():
+    class Longer(fedpfl.Method):
+        name = "longer"
+
+        def prepare(self, local):
+            if not hasattr(local.model, "late"):
+                local.model.late = nn.Linear(2, 2)
+
+    with pytest.raises(FedpflError, match="it gets or loses parameters or layers after it was built; build makes all"):
+        numbers(Longer, Net, workers=0)
+
+
 class Codes(InPlace):
     """Keeps a mean of features in a parameter that no gradient moves, as models with code books do."""
 

@@ -270,7 +270,8 @@ def labels_of(
 
 def require_words(words: np.ndarray, where: str, kind: str) -> None:
     """Refuse names of which one is missing: an empty one, or NaN that became a word."""
-    missing = np.isin(np.char.lower(np.char.strip(words)), np.array(["", "nan"], words.dtype.kind))
+    # "Nan" is somebody's name.
+    missing = np.isin(np.char.strip(words), np.array(["", "nan", "NaN"], words.dtype.kind))
     if missing.any():
         place = int(missing.argmax())
         raise DataError(f"{where}[{place}] is {as_text(words[place])!r}, which names no {kind}: leave this row out")

@@ -42,6 +42,7 @@ TAGS = {
     "rounds": "depends on the number of rounds",
     "tests": "acts in tests alone",
     "training": "acts in training alone",
+    "both": "one of training that acts in tests, too",
     "combining": "acts on what clients send of models, or on its mean",
     "source": "decides which data are read",
     "division": "a division file replaces it",

@@ -37,8 +37,6 @@ OF_STRATEGY = frozenset({
     "clients-at-once", "evaluate-global", "num-server-rounds", "personalise", "test-on",
     *tagged("server"), *s.keys(PrivacySettings),
 })  # fmt: skip
-# Settings of training that act in tests, too.
-IN_TESTS = {"loss", "device", "precision", "threads", *tagged("tests")}
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
 # A reply whose share of a mean is larger is told, if it also says so many times the median of all.
@@ -106,9 +104,10 @@ def require_in_half(config: Config, usual: Config, named: Collection[str], train
     """
     method, values = type(config.method), config.flat()
     adapts = config.training.tune_epochs or adapts_itself(method) or method.prepare is not Method.prepare
-    of_training = set() if adapts else {*s.keys(TrainingSettings), *tagged("training")} - IN_TESTS
+    of_training = {*s.keys(TrainingSettings), *tagged("training")} - {*tagged("both"), *tagged("tests")}
     half, other = ("training", "evaluate_config") if trains else ("tests", "train_config")
-    for key in (key for key in named if key in (tagged("tests") if trains else of_training)):
+    without_effect = tagged("tests") if trains else set() if adapts else of_training
+    for key in (key for key in named if key in without_effect):
         message = f"has no effect in the {half} of a round: give it in {other}, or to the strategy"
         raise ConfigError(key, values[key], message)
     if config.method.aggregation != usual.method.aggregation:

@@ -53,7 +53,7 @@ class TrainingSettings:
         "it.",
         choices=(CLASSES, TARGETS, LABELS, MASKS, NEXT_TOKEN),
         open_to={references.FORM: references.is_own},
-        tags="code refusable",
+        tags="code refusable both",
     )
     batch_loss: str = setting(
         "mean",
@@ -132,12 +132,13 @@ class TrainingSettings:
         minimum=0,
         tags="tests",
     )
-    device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"), tags="repeat")
+    device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"), tags="repeat both")
     precision: str = setting(
         "float32",
         "Number type in training. tf32: on a GPU, products with 10 bits of the fraction, in tests as well. bf16: "
         "bfloat16 where PyTorch's autocast allows it.",
         choices=("float32", "tf32", "bf16"),
+        tags="both",
     )
     clients_at_once: int = setting(
         0,
@@ -148,7 +149,7 @@ class TrainingSettings:
     )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
-        minimum=0, maximum=1024, tags="free repeat",
+        minimum=0, maximum=1024, tags="free repeat both",
     )  # fmt: skip
 
     @property

@@ -417,9 +417,10 @@ def test_data_are_read_only_below_the_folders_wherever_links_and_dots_lead(value
     (data / "mine" / "circle").symlink_to(data / "mine" / "circle")
     shutil.copytree(data / "secret", data / "mine-too")
     allow(data_folders=[str(data / "mine")])
-    with pytest.raises(FedpflError, match=r"data = .*: (it is not below data-folders|has a NUL character)"):
+    reason = "has a NUL character" if "\0" in place else "it is not below data-folders"
+    with pytest.raises(FedpflError, match=f"data = .*: {reason}"):
         ask(values, **OWN, data=str(data / place))
-    with refuses("data-path = .*: it is not below data-folders"):
+    with pytest.raises(FedpflError, match=f"data-path = .*: {reason}"):
         handle("query", Payload({"state-key": "key"}), values, {**NODE, "data-path": str(data / place)})
 
 

@@ -138,7 +138,7 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
         {"class_weights": "balanced", "dirichlet_alpha": 0.1, "min_samples": 5},
         {"augmentation": "flip-crop"},
         {"keep_momentum": True, "weight_decay": 0.001, "method": "fedrep", "fedrep_p_epochs": 1},
-        {"model": "resnet8", "local_epochs": 1, "last_batch": "keep", "train_samples": 33, "learning_rate": 0.005,
+        {"model": "resnet8", "local_epochs": 1, "last_batch": "keep", "train_samples": 33, "learning_rate": 0.002,
          "partitioner": "dirichlet-client", "test_samples": 16},
         {"trainable": "lora"}, {"trainable": "head"},
         {"method": "ditto", "ditto_pull": 1.0, "ditto_p_epochs": 1},

@@ -42,7 +42,7 @@ def test_fresh_arrays_replace_one_part_and_nothing_else(tmp_path):
         assert torch.equal(array, (fresh if name.startswith("head.") else before)[name])
         assert not torch.equal(fresh[name], before[name])
     start = fresh_arrays(left, left.engine.config.run.seed)
-    assert torch.equal(start["head.weight"], torch.tensor(left.engine._first_personal["head.weight"]))
+    assert torch.equal(start["head.weight"], torch.tensor(left.engine._now.first_personal["head.weight"]))
 
 
 def test_masking_costs_accuracy_and_without_a_mask_the_run_s_own_is_found(tmp_path):

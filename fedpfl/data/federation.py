@@ -318,8 +318,7 @@ class FederatedData:
             from fedpfl.data.datasets.lazy import samples_at
 
             positions = self._part(i, part)
-            lazily = samples_at
-            return cast(Samples, lazily(positions, partial(self._inputs, i=i), self._labels(positions, i)))
+            return samples_at(positions, partial(self._inputs, i=i), self._labels(positions, i))
 
         def prepare() -> Samples:
             import torch

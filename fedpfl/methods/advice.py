@@ -35,9 +35,9 @@ ADVICE = (
     ),
     Advice(
         "the same classes look different (feature skew)",
-        "`feddecomp`; with BatchNorm `fedbn`",
-        "`knn-per`: fifth on HAR, fifth of 14 with other cameras",
-        "leaderboard: FedDecomp first on HAR by person, FedBN first with other cameras",
+        "`fedphp`; with BatchNorm `fedbn`",
+        "`knn-per`: fifth on HAR, fifth of 14 with other cameras; `feddecomp`: third on HAR",
+        "leaderboard: FedPHP first on HAR by person, FedBN first with other cameras",
     ),
     Advice(
         "training must not cost more than FedAvg's",

@@ -1,4 +1,4 @@
-"""Where the processor time of a round of light clients goes: fedpfl's steps beside those of the straight loop.
+"""Measure in which steps fedpfl spends a round of light clients, and how long the straight loop takes for them.
 
 The light work of ``peers.py``, in one process with one thread. As soon as fedpfl has run a client, the loop
 (``loops.py``) runs the same one: whatever else the machine does slows both down alike. A step's time is without the

@@ -136,7 +136,7 @@ class _Groups:
     def __init__(self, path: Path, content: Mapping[Any, Any]) -> None:
         self._path = path
         self._groups: dict[str, _Group] = {}
-        self._own: dict[str, dict[str, Any]] = {}  # the variables of each host
+        self._host_variables: dict[str, dict[str, Any]] = {}  # those that stand at a host itself
         for name, group in content.items():
             self._add(str(name), group)
         self._depths: dict[str, int] = {}
@@ -159,7 +159,7 @@ class _Groups:
         here.variables.update(_mapping(parts.get("vars"), f"vars of {name}", self._path))
         for host, variables in _mapping(parts.get("hosts"), f"hosts of {name}", self._path).items():
             here.hosts[str(host)] = None
-            self._own.setdefault(str(host), {}).update(_mapping(variables, f"the host {host}", self._path))
+            self._host_variables.setdefault(str(host), {}).update(_mapping(variables, f"the host {host}", self._path))
         for child, part in _mapping(parts.get("children"), f"children of {name}", self._path).items():
             here.children[str(child)] = None
             self._add(str(child), part)
@@ -173,18 +173,18 @@ class _Groups:
                 self._set_depth(child, depth + 1, (*above, name))
 
     def _join_variables(self) -> dict[str, dict[str, Any]]:
-        """Return each host's variables: its own before its groups', and those of a group before its parents'."""
-        variables: dict[str, dict[str, Any]] = {host: {} for host in self._own}
+        """Return each host's variables. A host's own replace its groups', and a group's replace its parents'."""
+        variables: dict[str, dict[str, Any]] = {host: {} for host in self._host_variables}
         for name in sorted(self._groups, key=lambda name: (name != "all", self._depths[name], name)):
-            for host in self._own if name == "all" else self.members[name]:
+            for host in self._host_variables if name == "all" else self.members[name]:
                 variables[host].update(self._groups[name].variables)
-        return {host: {**of_groups, **self._own[host]} for host, of_groups in variables.items()}
+        return {host: {**of_groups, **self._host_variables[host]} for host, of_groups in variables.items()}
 
 
 def read_inventory(path: Path) -> Bench:
     """Read an inventory in YAML."""
     groups = _Groups(path, _mapping(_load(path), "the file", path))
-    of = groups.variables
+    variables = groups.variables
     servers, everybody, away = (groups.members.get(name, []) for name in ("server", "devices", "absent"))
     devices = [host for host in everybody if host not in away]
     if unknown := sorted({*away} - {*everybody}):
@@ -194,19 +194,19 @@ def read_inventory(path: Path) -> Bench:
     if not devices:
         raise InventoryError(f"{path}: the group devices has no host")
     for host in (*servers, *everybody):
-        _check_variables(path, host, of[host])
-    _check_addresses(path, of, servers[0], everybody)
-    _check_accounts(path, of[servers[0]].get("fedpfl_watchers", []), everybody)
-    numbers = {host: _clients(path, host, of[host]) for host in everybody}
+        _check_variables(path, host, variables[host])
+    _check_addresses(path, variables, servers[0], everybody)
+    _check_accounts(path, variables[servers[0]].get("fedpfl_watchers", []), everybody)
+    numbers = {host: _clients(path, host, variables[host]) for host in everybody}
     _check_numbers(path, numbers)
     clients = {host: numbers[host] for host in devices}
     data: dict[int, Path] = {}
     for host in devices:
-        data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, of[host]))
-    models = {client: str(of[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
+        data.update(_data(path, host, numbers[host], {*chain(*numbers.values())}, variables[host]))
+    models = {client: str(variables[host].get("fedpfl_model", "")) for host in devices for client in clients[host]}
     absent = {host: numbers[host] for host in away}
     boards, networks = (
-        {host: value for host in devices if (value := str(of[host].get(f"fedpfl_rehearsed_{what}", "")))}
+        {host: value for host in devices if (value := str(variables[host].get(f"fedpfl_rehearsed_{what}", "")))}
         for what in ("board", "network")
     )
     models = {client: model for client, model in models.items() if model}
@@ -308,8 +308,10 @@ def _check_accounts(path: Path, watchers: Sequence[str], devices: Sequence[str])
             raise InventoryError(f"{path}: {name} is the name of {times} accounts at the broker (fedpfl_watchers)")
 
 
-def _check_addresses(path: Path, of: Mapping[str, Mapping[str, Any]], server: str, devices: Sequence[str]) -> None:
-    variables = of[server]
+def _check_addresses(
+    path: Path, of_hosts: Mapping[str, Mapping[str, Any]], server: str, devices: Sequence[str]
+) -> None:
+    variables = of_hosts[server]
     try:
         network = ipaddress.ip_network(variables["fedpfl_network"])
     except ValueError as error:
@@ -322,7 +324,7 @@ def _check_addresses(path: Path, of: Mapping[str, Mapping[str, Any]], server: st
         raise InventoryError(f"{path}: fedpfl_address {variables['fedpfl_address']} is not in {network}")
     for host in devices:
         checked_name("device", host)
-        text = str(of[host].get("ansible_host", host))
+        text = str(of_hosts[host].get("ansible_host", host))
         if not re.fullmatch(r"[\d.]+|[\da-fA-F:]*:[\da-fA-F:]*", text):
             continue  # a name, which another network knows
         try:

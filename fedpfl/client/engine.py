@@ -77,8 +77,8 @@ def _computing(handler: Handler) -> Handler:
 class _Built(NamedTuple):
     """A model of the run, and what follows from it for all clients that have it.
 
-    ``stays``: a test leaves it as it was loaded; ``draws``: training or a test may draw from global generators.
-    ``forwards`` are those of the personalised and of the global model where each test has the same.
+    ``stays``: a test leaves it as it was loaded. ``draws``: training or a test may draw from global generators.
+    ``forwards``: the forward passes of the personalised and the global model, if all tests use the same ones.
     """
 
     config: Config

@@ -180,6 +180,11 @@ def printable(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
+def line_of(error: Exception) -> str:
+    """Return an error's text in one line to send or log: a text of the server's in it may be as long as a message."""
+    return printable(str(error), MAX_SHOWN)
+
+
 def uncontrolled(text: str) -> str:
     """Return a text with a space in place of each control character; tabs and ends of lines stay."""
     return _CONTROL.sub(" ", text)

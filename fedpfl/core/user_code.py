@@ -259,9 +259,9 @@ def files(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> dict[s
 
 
 def opened(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[Path]:
-    """Return what user's modules have opened to read when they were imported, and models when they were built.
+    """Return the files that this process has read while it imported the user's modules and built models.
 
-    Also files of modules that were imported in a way which :func:`sources` cannot see. These are of this process.
+    Files of modules that :func:`sources` cannot see, since their names are computed, are among them.
     """
     named = [*named]
     counted = {path.resolve() for path in files(named, values).values()}

@@ -9,7 +9,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from ..bench.device.forward import forward
-from ..core.errors import MAX_SHOWN, FedpflError, printable
+from ..core.errors import FedpflError, line_of
 from ..core.payload import Payload, is_probe
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..setup.all_settings import require_absolute
@@ -33,10 +33,9 @@ def answer(message: Message, context: Context) -> Message:
         if kind == "query":
             reply.config["in-turn"] = not _simulated()
     except FedpflError as error:
-        text = printable(str(error), MAX_SHOWN)  # it may have a text of the server's as long as a message
         if not _simulated():  # there the server's log is the same
-            logger.log(WARNING, "fedpfl: %s", text)
-        return Message(Error(CLIENT_APP_RAISED_EXCEPTION, text), reply_to=message)
+            logger.log(WARNING, "fedpfl: %s", line_of(error))
+        return Message(Error(CLIENT_APP_RAISED_EXCEPTION, line_of(error)), reply_to=message)
     # A simulation's objects need no requests.
     return Message((to_content if _simulated() else to_framed_content)(reply), reply_to=message)
 

@@ -32,7 +32,7 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
     """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
 
-    With them those of the files that this code has opened so far, by their paths.
+    The files that this code has opened so far have hashes, too, by their paths.
     """
     named = code_in(values, "idle")
     modules, objects = user_code.sources(named, values, imported), object_code.handed_over(named)

@@ -173,7 +173,7 @@ class Store:
         cure = "start it again"
         if task.get("data") != files.get("dataset", task.get("data")):
             changes.append("what the dataset gives")
-            cure += "; a function that draws at random needs a seed of its own, such as np.random.default_rng(1)"
+            cure += "; a function that draws random numbers must seed them itself, as np.random.default_rng(1) does"
         return f"{have_changed(changes)} since the run was planned; {cure}" if changes else ""
 
     def outdated(self, run: PlannedRun) -> str:

@@ -65,7 +65,7 @@ def run_phase(
     which are those of ``phase.data`` if it has any, and how they are augmented. Learning rates are multiplied by
     ``factor``. A model with convolutions should be in the format channels_last. The momentum of SGD starts from
     ``velocity``, by parameter, and ends there; without it, or of a parameter that it lacks, from 0. ``normalize`` is
-    how the pixels of images were scaled, and ``parts`` are those of the model, if they have been looked up before.
+    how the pixels of images were scaled. A caller that has the model's ``parts`` hands them over.
     """
     settings = phase.adjusted(settings)
     x, y = phase.data if phase.data is not None else samples

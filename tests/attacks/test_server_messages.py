@@ -22,7 +22,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """Return what asks a client to train or to be tested: with changed entries and arrays of a message."""
+    """Return a function that sends a message to a client; some of its entries and arrays may be changed."""
     folder = tmp_path_factory.mktemp("device")
     values = federation(folder, 3, method="fedper", model="mlp", local_epochs=1, train_samples=16, test_samples=8,
                         partitioner="dirichlet-client")  # fmt: skip

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Iterator
 from ...client import protocol
 from ...client.policy import VARIABLE, guard
 from ...core import code_hash, user_code
-from ...core.errors import MAX_SHOWN, RAISED, FedpflError, in_one_line, printable
+from ...core.errors import RAISED, FedpflError, in_one_line, line_of, printable
 from ...core.payload import Payload
 from ...version import __version__
 
@@ -150,9 +150,8 @@ def _serve_one(handle: Handler, stream: BufferedIOBase, replies: LastReplies) ->
         else:
             what += ", its last reply once more"
     except FedpflError as error:
-        text = printable(str(error), MAX_SHOWN)  # it may have a text of the server's as long as a message
-        logger.warning("%s: %s", what, text)
-        frame = protocol.pack({"error": text}, Payload())
+        logger.warning("%s: %s", what, line_of(error))
+        frame = protocol.pack({"error": line_of(error)}, Payload())
     except RAISED as error:  # what goes wrong for one client must not end the worker for the others
         logger.exception("%s failed", what)
         frame = protocol.pack({"failure": in_one_line(error)}, Payload())

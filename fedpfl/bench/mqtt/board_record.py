@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...core.errors import DamagedFile, printable
 from ...core.files import read_regular
 from .status import EventError, read_event
-from .telemetry import possible, total_power
+from .telemetry import POSSIBLE, possible, total_power
 from .warning_limit import MAX_SENDERS
 
 FILE = "boards.csv"
@@ -176,5 +176,4 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a report, which must have a time."""
     if type(values.get("time")) not in (int, float) or not math.isfinite(values["time"]):
         raise EventError("no time")
-    kinds = ("temperature_c", "memory_mib", "power_mw", "cpu_s", "network_bytes")
-    return {"time": float(values["time"]), **{kind: possible(values, kind) for kind in kinds}}
+    return {"time": float(values["time"]), **{kind: possible(values, kind) for kind in POSSIBLE}}

@@ -19,9 +19,9 @@ _KIB = re.compile(r"\s*([0-9]{1,18})\b")
 # user nice system idle iowait irq softirq, and steal where the kernel tells it
 _TICKS = re.compile(r"cpu +((?:[0-9]{1,18} +){6,7}[0-9]{1,18})\b")
 _INTERFACE = re.compile(r"\s*(\S+?):\s*((?:[0-9]{1,20}\s+){8,}[0-9]{1,20})\s*")
-# Lowest and highest number that a board can have measured. What a sensor that is switched off says, such as -256 °C, is
-# no temperature.
-_POSSIBLE: Mapping[str, tuple[float, float]] = {
+# The kinds of numbers in a report, with the lowest and highest that a board can have measured. What a sensor says that
+# is switched off, such as -256 °C, is no temperature.
+POSSIBLE: Mapping[str, tuple[float, float]] = {
     "temperature_c": (-40, 150),
     "memory_mib": (0, 2**30),
     "power_mw": (-1e7, 1e7),
@@ -45,7 +45,7 @@ def read(root: Path = Path("/")) -> dict[str, Any]:
 
 def possible(values: Mapping[str, Any], kind: str) -> dict[str, float]:
     """Return the numbers of one kind in a report, by name; a board may report anything."""
-    part, (lowest, highest) = values.get(kind), _POSSIBLE[kind]
+    part, (lowest, highest) = values.get(kind), POSSIBLE[kind]
     numbers = part.items() if isinstance(part, dict) else ()
     return {name: value for name, value in numbers if type(value) in (int, float) and lowest <= value <= highest}
 

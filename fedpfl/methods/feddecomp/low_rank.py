@@ -38,8 +38,8 @@ class _LowRank(nn.Module):
         With G the gradient by the weight, a step of size eta makes B = -eta s G A' and tau = -eta s^2 G A' A, and A' A
         is ``inner`` times A's variance times the identity in the mean. The paper only states "Gaussian": with "paper"
         A has the deviation of PyTorch's default for a layer of its shape, so the first step is s^2 * R / 3 * min(I, O)
-        / O of sigma's, whatever the layer's size. A smaller deviation would shorten the first step alone: A and B grow
-        by each other, and soon tau would run away as with a large one. The factor s slows this growth, too.
+        / O of sigma's, whatever the layer's size. A smaller deviation would shorten the first step alone: A and B make
+        each other grow, and tau would soon run away as with a large one. The factor s slows this growth, too.
         """
         self.tau_b = nn.Parameter(self.weight.new_zeros(rows, inner))
         self.tau_a = nn.Parameter(self.weight.new_empty(inner, columns))

@@ -238,17 +238,23 @@ def ranked(name: str, column: str, output: Path, commit: str) -> Record:
 
 
 def measured_again(before: Record, later: Record, rows: Sequence[str]) -> Record:
-    """Return a record with some rows of a later one, which name their commit, machine and difference to Local."""
+    """Return a record with some rows of a later one, with their commit, machine, Local there and difference to it."""
     head, against = before["table"][0], against_local(later)
     by_name = {row[0]: dict(zip(later["table"][0], row, strict=True)) for row in later["table"][1:]}
     table = [row for row in before["table"][1:] if row[0] not in rows]
     table += [[by_name[row].get(name, "–") for name in head] for row in rows]
     remarks = [said for said in before["remarks"] if not _is_of(said, rows)]
     remarks += [said for said in later["remarks"] if _is_of(said, rows)]
-    about = {key: later[key] for key in ("commit", "processor", "versions")}
+    about = {"Local": by_name["Local"][head[1]], **{key: later[key] for key in ("commit", "processor", "versions")}}
     again = {row: {"against Local": against.get(row, ""), **about} for row in rows}
     table.sort(key=lambda row: -float(_mean(row[1])) if row[1][0].isdigit() else 0.0)
     return {**before, "table": [head, *table], "remarks": remarks, "again": {**before.get("again", {}), **again}}
+
+
+def elsewhere(record: Record) -> dict[str, Record]:
+    """Return what is known of the rows that another type of processor measured."""
+    again = record.get("again", {})
+    return {row: there for row, there in again.items() if there["processor"] != record["processor"]}
 
 
 def _is_of(said: str, rows: Sequence[str]) -> bool:
@@ -570,9 +576,14 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         both, clients = MARKS.get(against[column].get(label, ""), ("", ""))
         marks = (both if label in by_seeds[column] else clients) + " †" * (label in at_edge[column])
         record = records_by_column[column]
-        marks += " ‡" * (record.get("again", {}).get(label, record)["processor"] != record["processor"])
+        marks += " ‡" * (label in elsewhere(record))
         return f"{means[label].get(column, '–')}{marks}"
 
+    local_there = ", ".join(
+        sorted({f"{there['Local']} on {column}" for there in elsewhere(of_column).values()}).pop()
+        for column, of_column in records_by_column.items()
+        if elsewhere(of_column)
+    )
     lines = []
     for label, rank in sorted(mean_rank.items(), key=lambda pair: pair[1]):
         among = [places[column][label] for column in means[label]]
@@ -591,8 +602,7 @@ def ranking(records: Path, arguments: Sequence[str]) -> str:
         "Mean ± standard deviation over seeds 1, 2, 3. ▲, ▼: significantly better or worse than Local, both over the "
         "clients and with the seeds as blocks; △, ▽: over the clients alone ([tests](#how-it-was-measured)). "
         "†: the rate chosen is the largest or the smallest of those tried, so another might be better. "
-        "‡: on another type of processor, where Local has 53.8 ± 1.8 on CIFAR-10 and the same as above elsewhere, but "
-        "for a tenth on HAR. *Gradients*, "
+        f"‡: on another type of processor, where Local has {local_there}. *Gradients*, "
         "*seconds* and *traffic*: a client's in a round, of training on a busy machine, and both ways, relative to "
         "FedAvg's; the last two on CIFAR-10. –: measured while other work ran. *Rates*: the chosen ones (of Per-FedAvg "
         "β), in the order of the columns."

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterator, Mapping, Sequence, TypeVar, Union, cast
+from types import MappingProxyType
+from typing import Any, Callable, Collection, Hashable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from . import references
 from .errors import ConfigError, did_you_mean, one_of
@@ -189,16 +191,20 @@ def keys(cls: type[Any], prefix: str = "") -> list[str]:
     return list(by_key(cls, prefix))
 
 
-def by_key(cls: type[Any], prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+def by_key(cls: type[Any], prefix: str = "") -> Mapping[str, dataclasses.Field[Any]]:
     """Return the fields of a settings class by their keys, in the order in which they are declared."""
-    return {key_of(field, prefix): field for field in dataclasses.fields(cls)}
+    return _by_key(cast(Hashable, cls), prefix)
+
+
+@lru_cache(maxsize=1024)  # grids plan thousands of runs
+def _by_key(cls: Any, prefix: str) -> Mapping[str, dataclasses.Field[Any]]:
+    return MappingProxyType({key_of(field, prefix): field for field in dataclasses.fields(cls)})
 
 
 def parse(cls: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
     """Build settings from a flat mapping, with the method's name as ``prefix``; ``ConfigError`` for a wrong value."""
     out: dict[str, Value] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        key = key_of(field, prefix)
+    for key, field in by_key(cls, prefix).items():
         if key in values:
             out[field.name] = checked(key, values[key], field)
     return cls(**out)
@@ -264,14 +270,15 @@ def require_keys(values: Mapping[str, Any], keys: Collection[str]) -> None:
 
 def items(settings: Any, prefix: str = "") -> Iterator[tuple[str, Value]]:
     """Yield ``(key, value)`` of a settings object, in declaration order."""
-    for field in dataclasses.fields(settings):
-        yield key_of(field, prefix), getattr(settings, field.name)
+    for key, field in by_key(type(settings), prefix).items():
+        yield key, getattr(settings, field.name)
 
 
 def changed(settings: Any) -> list[str]:
     """Return the keys of settings that are not at their defaults."""
     default = type(settings)()
-    return [key_of(f) for f in dataclasses.fields(settings) if getattr(settings, f.name) != getattr(default, f.name)]
+    fields = by_key(type(settings)).items()
+    return [key for key, field in fields if getattr(settings, field.name) != getattr(default, field.name)]
 
 
 def require_absolute_path(key: str, place: str) -> None:

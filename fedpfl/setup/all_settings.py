@@ -41,7 +41,7 @@ def _fields_of(method: str) -> dict[str, Field[Any]]:
 
 def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
     """Return the settings by key, each once, in parts by their titles: those of methods last, ``METHOD`` and a name."""
-    titled = {title: s.by_key(cls) for title, cls in _common()}
+    titled = {title: dict(s.by_key(cls)) for title, cls in _common()}
     titled[SEVERAL] = {}
     listed: set[str] = set()
     for name, cls in settings_of_methods(look).items():

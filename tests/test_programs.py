@@ -150,6 +150,7 @@ def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.xdist_group("flower")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes to stop in /proc")
 def test_the_benchmark_of_supernodes_runs_in_small_and_leaves_nothing(tmp_path):

@@ -23,6 +23,8 @@ LIES = {
     "longer": lambda array: 15 * array,
 }
 
+QUICK = ("largest", "reversed")
+
 
 def lying(name, lie):
     class Liar(find(name)):
@@ -38,7 +40,9 @@ def lying(name, lie):
     return Liar
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", [*QUICK, *(pytest.param(n, marks=pytest.mark.thorough) for n in LIES if n not in QUICK)]
+)
 def test_one_message_of_one_client_ends_no_run_and_names_nobody_else(tmp_path, lie):
     for name in SENDING:
         few = {"num_clients": CLIENTS, "num_server_rounds": 2, "local_steps": 2, "learning_rate": 0.05, "workers": 0}

@@ -177,8 +177,8 @@ FAULTS = (KILL, FULL, INTERRUPT, TWICE)
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        ("run", KILL), ("run", FULL), ("compare", INTERRUPT), ("export best", KILL), ("report", FULL),
-        ("clean", INTERRUPT), ("partition", TWICE), ("config --update", KILL),
+        ("run", KILL), ("run", FULL), ("export best", KILL), ("clean", INTERRUPT), ("partition", TWICE),
+        ("config --update", KILL),
     ],
 )  # fmt: skip
 def test_a_fault_in_a_command_loses_nothing_and_the_same_command_goes_on(commands, template, command, kind):

@@ -142,7 +142,7 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
          "partitioner": "dirichlet-client", "test_samples": 16},
         {"trainable": "lora"}, {"trainable": "head"},
         {"method": "ditto", "ditto_pull": 1.0, "ditto_p_epochs": 1},
-        {"method": "feddecomp", "feddecomp_init": "code", "model": "resnet8",
+        {"method": "feddecomp", "feddecomp_init": "code", "model": "small-cnn",
          "local_epochs": 2, "train_samples": 32, "learning_rate": 0.002,
          "partitioner": "dirichlet-client", "test_samples": 16},
         {"client_models": "1:smooth-wide,3:smooth-wide", "method": "local"},

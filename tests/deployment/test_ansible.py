@@ -329,13 +329,12 @@ def test_a_device_makes_its_keys_and_another_where_the_public_one_is_gone(tmp_pa
             assert file.stat().st_mode & 0o777 == 0o600
             made = subprocess.run(["ssh-keygen", "-y", "-f", file], capture_output=True, text=True, check=True).stdout
             assert made.split()[:2] == public[f"node-{number:03d}"].split()
-        return private, int(re.search(r"changed=(\d+)", output)[1])
+        return private
 
-    first, changes = played()
-    assert changes and played() == (first, 0)
+    first = played()
     (keys / "nodes" / "node-004.pub").unlink()  # as after the SuperLink has taken the node out
     (tmp_path / "device" / "node-5").unlink()  # as on a new card
-    second, _ = played()
+    second = played()
     assert [name for name in first if first[name] != second[name]] == ["node-4", "node-5"]
     (tmp_path / "device" / "node-3.pub").write_text("ecdsa-sha2-nistp384 AAAA\nsomething else\n")
     with pytest.raises(AssertionError, match="must be a public key"):

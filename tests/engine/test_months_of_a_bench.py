@@ -179,7 +179,7 @@ class Months:
         return EarlierRun(self.folder / "runs" / name)
 
 
-@pytest.mark.parametrize("runs", [15, pytest.param(300, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("runs", [8, pytest.param(300, marks=pytest.mark.thorough)])
 def test_nothing_is_lost_while_boards_go_come_are_replaced_and_upgraded(tmp_path, monkeypatch, runs):
     Clock.of_the_server(monkeypatch)
     months = Months(tmp_path, seed=runs)

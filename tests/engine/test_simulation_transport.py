@@ -391,8 +391,8 @@ def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_
     assert attempts.read_text().count("x") >= 3
 
 
-def test_thousands_of_clients_take_part_in_a_round(tmp_path, added):
-    clients, rng = 3_000, np.random.default_rng(0)
+def test_a_thousand_clients_take_part_in_a_round(tmp_path, added):
+    clients, rng = 1_000, np.random.default_rng(0)
     x, y = rng.normal(size=(4 * clients, 4)).astype(np.float32), np.arange(4 * clients) % 2
     np.savez(tmp_path / "table.npz", x=x, y=y)
     values = federation(
@@ -402,4 +402,4 @@ def test_thousands_of_clients_take_part_in_a_round(tmp_path, added):
     with SimulationTransport(Config.parse(values), 2) as transport:
         (line,) = run_federation(transport, values).metrics()
     assert len(line["clients"]) == len(line["personalised"]["each"]) == clients
-    assert sum(map(len, added)) == clients > 10 * len(added)
+    assert sum(map(len, added)) == clients > 5 * len(added)

@@ -23,7 +23,7 @@ def clusters(**options):
     return rule(Clusters, [0, 0], (1, 1, 1, 1), settings=ClusteredFLSettings(**{**OPTIONS, **options}))
 
 
-@pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
+@pytest.mark.parametrize("model", ["small-cnn", pytest.param("resnet8", marks=pytest.mark.thorough)])
 def test_without_a_split_it_is_fedavg_to_the_bit(tmp_path, model):
     settings = {"model": model, "fraction_train": 0.5, "num_server_rounds": 2, "local_epochs": 1}
     ours = simulate(tmp_path / "a", 4, method="clustered-fl", clustered_fl_epsilon1=0.0, **settings)

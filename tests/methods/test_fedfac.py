@@ -43,7 +43,11 @@ def built(model="small-cnn", shape=(1, 8, 8), **settings):
 
 @pytest.mark.parametrize(
     ("variant", "model", "clients"),
-    [("static", "small-cnn", 4), ("dynamic", "small-cnn", 4), ("dynamic", "resnet8", 2)],
+    [
+        ("static", "small-cnn", 4),
+        ("dynamic", "small-cnn", 4),
+        pytest.param("dynamic", "resnet8", 2, marks=pytest.mark.thorough),
+    ],
 )
 def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, model, clients):
     settings = {"model": model, "num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.5, "batch_size": 100}

@@ -162,10 +162,13 @@ class _TimedProtocol(H11Protocol):
         self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle, 0)
 
     def _close_unless_after(self, last: Any, untaken: int) -> None:
+        connection = self.transport.get_extra_info("socket")
+        if connection.fileno() < 0:  # the browser has left
+            return
         left = self.transport.get_write_buffer_size()
         silent = self.cycle is last and (last is None or last.response_complete or 0 < left == untaken)
         if silent:  # close() would wait for the answer to be taken, and so would the system without a reset
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
         elif not self.transport.is_closing():
             self.loop.call_later(REQUEST_SECONDS, self._close_unless_after, self.cycle, left)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 import httpx
 import pytest
@@ -186,6 +188,18 @@ def test_connections_that_take_no_answer_are_closed(tmp_path, monkeypatch):
             idle.sendall(f"GET /page.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() * 400)
         established = 1  # of Linux's TCP_INFO
         wait_until(lambda: idle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != established)
+
+
+def test_connections_that_end_early_leave_no_error(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(page_server, "REQUEST_SECONDS", 0.3)
+    with served(tmp_path) as page:
+        host, port = page.listening.getsockname()
+        for sent in (b"", b"GET /page.js HT", f"GET /page.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()):
+            with socket.create_connection((host, port)) as early:
+                early.sendall(sent)
+        time.sleep(1.0)
+        assert httpx.get(page.address().partition("#")[0]).status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def connects(port):

@@ -14,6 +14,9 @@ from ..results.tables import Table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+# Reasons by client, of which a line has none where no client has one.
+NOT_IN_ALL_LINES = ("failed", "unwritten")
+
 
 def pandas(why: str) -> Any:
     """Import pandas, which is needed for tables alone."""
@@ -54,8 +57,9 @@ def _round(line: dict[str, Any]) -> dict[str, Any]:
     for key, value in line.items():
         if key == "clients":
             row["clients_trained"] = len(value)
-        elif key in ("failed", "unwritten"):
-            row[f"clients_{key}"] = len(value)
+            row.update({f"clients_{key}": len(line.get(key, ())) for key in NOT_IN_ALL_LINES})
+        elif key in NOT_IN_ALL_LINES:
+            continue
         elif key in ("details", "privacy"):
             prefix = "privacy_" * (key == "privacy")
             row.update({prefix + name.replace("-", "_"): number for name, number in value.items()})
@@ -81,7 +85,7 @@ def _clients(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for metric in metric_names(test):
                 if f"each-{metric}" in test:
                     row[f"{prefix}{metric.replace('-', '_')}"] = test[f"each-{metric}"].get(client)
-        for key in ("failed", "unwritten"):
+        for key in NOT_IN_ALL_LINES:
             if client in line.get(key, {}):
                 row[key] = line[key][client]
         yield row

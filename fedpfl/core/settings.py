@@ -53,6 +53,10 @@ TAGS = {
 }
 
 
+# The most epochs or steps of a round: more would take memory for their batches before any computes, and then days.
+MOST_EPOCHS = 1_000_000
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What a setting allows. ``None`` means no limit of that kind.
@@ -86,12 +90,9 @@ class Limits:
         if self.choices is not None:
             return "one of " + ", or ".join([", ".join(self.choices()), *self.open_to])
         parts = []
-        if self.above is not None:
-            parts.append(f"> {self.above:g}")
-        if self.minimum is not None:
-            parts.append(f"at least {self.minimum:g}")
-        if self.maximum is not None:
-            parts.append(f"at most {self.maximum:g}")
+        for word, limit in ((">", self.above), ("at least", self.minimum), ("at most", self.maximum)):
+            if limit is not None:
+                parts.append(f"{word} {limit if isinstance(limit, int) else f'{limit:g}'}")
         return " and ".join(parts) or "a finite number"
 
 

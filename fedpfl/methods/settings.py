@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from ..core.option import NoSettings
 from ..core.registry import Registry
-from ..core.settings import setting
+from ..core.settings import MOST_EPOCHS, setting
 
 # By the method's name; those that are not here have a file of the user's.
 SETTINGS: Registry[type[Any]] = Registry(
@@ -89,13 +89,15 @@ class HeadSettings:
 class FedBABUSettings(HeadSettings):
     """Settings of FedBABU; epochs as in FedReG's comparison."""
 
-    tuning_epochs: int = setting(10, "Epochs for which a client fine-tunes a copy before a test.", minimum=0)
+    tuning_epochs: int = setting(
+        10, "Epochs for which a client fine-tunes a copy before a test.", minimum=0, maximum=MOST_EPOCHS
+    )
     tune: str = setting("head", "What is fine-tuned: the head or everything.", choices=("head", "everything"))
 
 
 @settings_of("fedrep")
 class FedRepSettings(HeadSettings):
-    p_epochs: int = setting(5, "Epochs of the head, before the E epochs of the base.", minimum=0)
+    p_epochs: int = setting(5, "Epochs of the head, before the E epochs of the base.", minimum=0, maximum=MOST_EPOCHS)
 
 
 @settings_of("fedrod")
@@ -193,7 +195,7 @@ class APFLSettings:
 @settings_of("ditto")
 class DittoSettings:
     pull: float = setting(0.1, "Weight λ of the pull towards the received model. 0: local training.", minimum=0)
-    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1)
+    p_epochs: int = setting(5, "Epochs per round for the personal model.", minimum=1, maximum=MOST_EPOCHS)
 
 
 @settings_of("pfedme")
@@ -205,7 +207,7 @@ class PFedMeSettings:
         "Weight λ of the pull between v and w. 0: v trains alone and w never changes.",
         minimum=0,
     )
-    steps: int = setting(5, "Number of steps K of v per batch.", minimum=1)
+    steps: int = setting(5, "Number of steps K of v per batch.", minimum=1, maximum=MOST_EPOCHS)
     personal_learning_rate: float = setting(
         0.02, "Learning rate of v; its product with λ should stay well below 2.", above=0
     )

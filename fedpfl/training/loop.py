@@ -88,6 +88,7 @@ def run_phase(
     weights = weighing_with(class_weights(y)) if weighted else nullcontext()
     with phase.during(model), only_training, statistics as norms, weights:
         for of_epoch in epochs:
+            losses.clear()
             for size, batch in zip(of_epoch, _batches(x, y, of_epoch, rng)):
                 if augment is not None:
                     batch = batch._replace(x=augment(batch.x, rng))
@@ -116,8 +117,7 @@ def run_phase(
                 if lone:
                     set_mode(norms, True)
     parts.keep_tensors()
-    last = epochs[-1]
-    return summed(torch.stack(losses[-len(last) :]).tolist(), last) / sum(last)
+    return summed(torch.stack(losses).tolist(), epochs[-1]) / sum(epochs[-1])
 
 
 def step_precision(settings: TrainingSettings) -> ContextManager[Any]:

@@ -11,7 +11,7 @@ from ..core import references
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS, labels_of
 from ..core.pixels import HALF
-from ..core.settings import setting
+from ..core.settings import MOST_EPOCHS, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def _is_torch_optimizer(name: str) -> bool:
 class TrainingSettings:
     """How a client trains; a method may spend the epochs on several phases."""
 
-    local_epochs: int = setting(10, "Local epochs E per round.", minimum=1, tags="client")
+    local_epochs: int = setting(10, "Local epochs E per round.", minimum=1, maximum=MOST_EPOCHS, tags="client")
     batch_size: int = setting(10, "Batch size B.", minimum=1, tags="client")
     last_batch: str = setting(
         "drop",
@@ -82,6 +82,7 @@ class TrainingSettings:
         "Gradient steps per round, in place of local-epochs: as many for every method, whose phases share them in the "
         "ratio of their steps. 0: use local-epochs.",
         minimum=0,
+        maximum=MOST_EPOCHS,
         tags="client",
     )
     optimizer: str = setting(
@@ -130,6 +131,7 @@ class TrainingSettings:
         "Epochs for which each client fine-tunes a copy of its model before a test (FedAvg+). Methods that adapt "
         "models in their own way ignore it.",
         minimum=0,
+        maximum=MOST_EPOCHS,
         tags="tests",
     )
     device: str = setting("cpu", "Device on which clients compute.", choices=("cpu", "cuda"), tags="repeat both")

@@ -224,12 +224,22 @@ class RoundLoop:
         if watched:
             before = largest_of(rule.shared)
         rule.finish_round()
+        if self._own is None:  # which looks at its own rule, and may have it remember infinity
+            self._require_finite_state()
         if not watched:
             return
         after = largest_of(rule.shared)
         self._grown, what = "", f"the rule {type(rule).__name__}" if step is None else "the server's step"
         if after > FAR * max(before, 1):
             self._grown = f"; {what} made the largest shared value {after:.3g}, of {before:.3g} before"
+
+    def _require_finite_state(self) -> None:
+        """End the run where the server has diverged: from what it sends next, each client's training would, too."""
+        for name, array in self.rule.state().items():
+            if array.dtype.kind == "f" and not is_finite(array):
+                what = f"the rule {type(self.rule).__name__} has made values of {name!r} that are not finite"
+                told = f"{what} from finite replies; a setting of the method's may be too large"
+                raise FedpflError(f"round {self.round.number}: {told}")
 
     def _read(self, group: Sequence[Reply]) -> list[CheckedReply]:
         """Return the content of a group's replies; those that cannot count leave nothing behind in the sums."""

@@ -391,6 +391,13 @@ def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
         fedpfl.run(Hopeless, dataset="digits", num_clients=2, model="mlp", quiet=True, output_dir=str(tmp_path / "own"))
 
 
+def test_a_server_that_diverges_ends_the_run_before_clients_are_named(tmp_path):
+    said = "round 1: the rule GeneratedModels has made values of .* that are not finite from finite replies"
+    with pytest.raises(FedpflError, match=said):
+        simulate(tmp_path, 2, method="pfedhn", pfedhn_learning_rate=1e30)
+    assert list((tmp_path / "runs").rglob("checkpoint*/*.safetensors")) == []
+
+
 def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):
     with pytest.raises(FedpflError, match=r"num-clients = 5: this federation has 2 nodes; use 2 or 0"):
         simulate(tmp_path, 2, LocalGrid, num_clients=5)

@@ -79,6 +79,11 @@ SETTINGS = {
     "output-dir='/dev/null/x'": "output-dir = '/dev/null/x': cannot be written",
     "initial-weights='none.pt'": "none.pt': cannot be read on this machine (No such file or directory)",
     "device-models='maybe'": "must be one of auto, always, never",
+    "local-epochs=4611686018427387904": "local-epochs = 4611686018427387904: must be at least 1 and at most 1000000",
+    "local-steps=2000000000": "local-steps = 2000000000: must be at least 0 and at most 1000000",
+    "tune-epochs=2000000000": "tune-epochs = 2000000000: must be at least 0 and at most 1000000",
+    "fedrep-p-epochs=2000000000 method='fedrep'": "fedrep-p-epochs = 2000000000: must be at least 0 and at most",
+    "client-settings='{\"0\": {\"local-epochs\": 2000000000}}'": "local-epochs = 2000000000: must be at least 1 and",
     # what does not fit together
     "early-stop=3": "early-stop = 3: needs validation-fraction and evaluate-every above 0",
     "feddecomp-lora-epochs=99 method='feddecomp'": "feddecomp-lora-epochs = 99: must be below local-epochs",
@@ -280,7 +285,17 @@ def half_misspelt(self, local):
     return [fedpfl.Phase(fedpfl.everything, 1), fedpfl.Phase("haed.weight".__eq__, 1)]
 
 
+def raising(self, *given):
+    return {}["left"]
+
+
 METHODS = {
+    "method = 'Mine': raises KeyError: 'left' (test_mistakes.py, line ": {"__init__": raising},
+    "method = 'mine.extras': raises KeyError: 'left' (test_mistakes.py, line ": {"extras": property(raising)},
+    "method = 'mine.aggregation': raises KeyError: 'left'": {"aggregation": property(raising)},
+    "method = 'mine.build': raises KeyError: 'left'": {"build": raising},
+    "method = 'mine.sharing': raises KeyError: 'left'": {"is_shared": lambda self, name, model: raising(self)},
+    "method = 'mine.remarks': raises KeyError: 'left'": {"remarks": raising},
     "has 'shedule', which nothing calls; did you mean 'schedule'?": {"shedule": None},
     "has is_shared(self, name), which must be is_shared(self, name, model)": {"is_shared": lambda self, name: True},
     "the class Mine has the name 'fedavg', which is a method of fedpfl": {"name": "fedavg"},

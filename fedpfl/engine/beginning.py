@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from logging import WARNING, getLogger
 from pathlib import Path
 
+from ..core import user_code
 from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import ConfigError, LayoutError
 from ..core.extra_arrays import SERVER
@@ -128,7 +129,8 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     """Return the remarks on the settings that a user should know before round 1."""
     total = len(agreed.classes)
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
-    remarks = config.method.remarks(agreed.model, clients, config.run.num_server_rounds)
+    of_method = user_code.guarded("method", f"{config.method.name}.remarks", config.method.remarks)
+    remarks = of_method(agreed.model, clients, config.run.num_server_rounds)
     asked = config.run.asked(clients)
     if unkept := getattr(agreed.model, "unkept", ()):
         remarks = [*remarks, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each "

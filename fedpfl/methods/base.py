@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core import user_code
 from ..core.errors import ConfigError, LayoutError
 from ..core.extra_arrays import Extra
 from ..core.frozen import frozen
@@ -393,7 +394,8 @@ def require_returned(method: Method, hook: str, result: object, kind: type, expe
 
 def export_of(method: Method, model: nn.Module) -> dict[str, Tensor]:
     """Return the arrays that the method exports of a client's model, with those that are frozen in it."""
-    return {**dict(frozen(model)), **method.export(model)}
+    export = user_code.guarded("method", f"{method.name}.export", method.export)
+    return {**dict(frozen(model)), **export(model)}
 
 
 def common_model(method: Method, model: nn.Module) -> Forward | None:

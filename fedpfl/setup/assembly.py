@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
 
+from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.extra_arrays import Extras
 from ..core.frozen import frozen
@@ -110,7 +112,8 @@ def _assembled(
     if (hooked := hooked_parameters(plain)) and type(config.method).build is not Method.build:
         allowed = f"has a hook on the gradient of {hooked[0]}, which the copies that {config.run.method} makes lack"
         raise ConfigError("model", config.run.model, f"{allowed}: use a layer's register_full_backward_hook")
-    model = config.method.build(plain)
+    guarded = partial(user_code.guarded, "method")
+    model = guarded(f"{config.method.name}.build", config.method.build)(plain)
     require_returned(config.method, "build", model, nn.Module, "a torch.nn.Module")
     stopped = {name for name, array in model.named_parameters(remove_duplicate=False) if not array.requires_grad}
     if stopped:  # by the method, as the model itself may
@@ -131,14 +134,15 @@ def _assembled(
     # Convolutions on CPUs and on tensor cores are fastest with the channels last in memory.
     order = torch.contiguous_format if plain.contiguous else torch.channels_last
     model = model.to(device=device, memory_format=order)  # type: ignore[call-overload]
-    _require_tied_alike(model, lambda name: config.method.travels(name, model), config.run.method)
-    sharing = config.method.sharing(model)
+    travels = guarded(f"{config.method.name}.is_shared", config.method.travels)
+    _require_tied_alike(model, lambda name: travels(name, model), config.run.method)
+    sharing = guarded(f"{config.method.name}.sharing", config.method.sharing)(model)
     _require_exact(config.run.model, model, sharing)
     disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
     if config.wants(PrivacyOption) and (own := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):
         allowed = f"would add noise to {own[0]}, a buffer: use nn.BatchNorm, or a method that does not share it"
         raise ConfigError("dp-noise-multiplier", config.of(PrivacySettings).dp_noise_multiplier, allowed)
-    if not sharing.shared and any(config.method.travels(name, model) for name in still):
+    if not sharing.shared and any(travels(name, model) for name in still):
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"
         if getattr(plain, "still", ()):
             raise ConfigError("model", config.run.model, f"freezes parameters (requires_grad=False) and {allowed}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import Field, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
 
 from ..core import references, user_code
@@ -307,7 +308,8 @@ class Config:
         """Check a flat mapping of keys; ``ConfigError`` if a value is not allowed, or values do not fit together."""
         run, data, training = s.parse(RunSettings, values), DataSettings.of(values), s.parse(TrainingSettings, values)
         method = find(run.method)
-        own = method(s.parse(method.Settings, values, method.name), training, run.personal_head)
+        settings = s.parse(method.Settings, values, method.name)
+        own = user_code.guarded("method", run.method, method)(settings, training, run.personal_head)
         config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in OPTIONS), own)
         config = config.put(config.of(PrivacySettings).calibrated(run.num_server_rounds, run.fraction_train))
         run.check(config)
@@ -323,15 +325,20 @@ class Config:
 
         own, values = self.method, self.flat()
         usual = {key: of.default for key, of in self._fields().items()}
-        for key, why in own.refuses.items():
+        # A property of an author's own may raise.
+        refuses, aggregation, extras = (
+            user_code.guarded("method", f"{own.name}.{name}", partial(getattr, own, name))()
+            for name in ("refuses", "aggregation", "extras")
+        )
+        for key, why in refuses.items():
             if key not in (refusable := self._tagged("refusable")):
                 raise ConfigError("method", own.name, f"refuses {key!r}; a method can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
                 raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
-        require_returned(own, "aggregation", own.aggregation, Aggregation, "a fedpfl.Aggregation")
-        if not own.aggregation.rule.combines:
+        require_returned(own, "aggregation", aggregation, Aggregation, "a fedpfl.Aggregation")
+        if not aggregation.rule.combines:
             self.require_combined()
-        for extra in own.extras:
+        for extra in extras:
             require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
 
     def require_combined(self) -> None:

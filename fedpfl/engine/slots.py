@@ -86,12 +86,15 @@ class Slots:
             self._free.append(slot)
 
     def fit(self, listed: Sequence[ArrayHeader]) -> None:
-        """Make slots that hold such arrays, if all that there are now are free."""
+        """Make slots that hold such arrays, if all that there are now are free and the system has the memory."""
         size = -(-_places(listed)[1] // mmap.PAGESIZE) * mmap.PAGESIZE
         count = min(MAX_SLOTS, MAX_BYTES // max(1, size))
         if self._file < 0 or size <= self._size or not count or len(self._free) < self._count:
             return
-        os.ftruncate(self._file, count * size)
+        try:
+            os.ftruncate(self._file, count * size)
+        except OSError:  # as below `ulimit -f`: replies go through the pipe
+            return
         self._memory, self._count, self._size = mmap.mmap(self._file, count * size), count, size
         self._free = [Slot(number * size, size) for number in range(count)]
 

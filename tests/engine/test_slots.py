@@ -1,6 +1,7 @@
 """Memory that a worker shares with the server's process."""
 
 import gc
+import resource
 
 import numpy as np
 import pytest
@@ -79,6 +80,18 @@ def test_a_reply_that_is_larger_than_all_memory_for_slots_gets_none(monkeypatch)
     monkeypatch.setattr(slots_module, "MAX_BYTES", 2**12)
     made = Slots()
     made.fit(headers({"shared": np.ones(5000, np.float32)}))
+    assert made.lend() is None
+    made.close()
+
+
+def test_below_a_limit_of_files_replies_go_through_the_pipe():
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    made = Slots()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        made.fit(headers(ARRAYS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert made.lend() is None
     made.close()
 

@@ -857,7 +857,9 @@ def _classes(
             part, name, row = next(one for one in labels if _whole(one[1]) == top)
             why = "is too large: labels must be 0 … C−1, or names"
             _require_none(part, settings.label_column, [(name, row)], why)
-        number, names, why = _whole, declared or numbered(count), f"must be a label from 0 to {count - 1}"
+        number, names, why = _whole, declared or numbered(count), "is below 0: labels must be 0 … C−1, or names"
+        if declared or num_classes:
+            why = f"must be a label from 0 to {count - 1}"
     else:
         for part, column in zip(parts, columns):
             fractions = [one for one in zip(column.names, column.first) if is_number(one[0]) and _whole(one[0]) is None]

@@ -142,7 +142,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ("a,label\n1,0\n2,\n", "a.csv, line 3, column 'label': is empty"),
         ("a,b,label\n1,1,0\n\n1,1e40,1\n", "a.csv, line 4, column 'b': must be a finite number that float32 can hold"),
         ("a,label\n1,0\nnan,1\n", "a.csv, line 3, column 'a': is empty; impute"),
-        ("a,label\n1,0\n1,-1\n", "a.csv, line 3, column 'label': '-1' must be a label from 0 to 0"),
+        ("a,label\n1,0\n1,-1\n", "a.csv, line 3, column 'label': '-1' is below 0: labels must be 0 … C−1, or names"),
         (
             "a,label\n1,x\n1,0.53\n",
             "a.csv, line 3, column 'label': '0.53' is not a class: must be a whole number or a name",
@@ -177,7 +177,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ),
         (
             "a,label\n1,-1\n1,-2\n1,0\n",
-            "a.csv, line 2, column 'label': '-1' must be a label from 0 to 0, also wrong: "
+            "a.csv, line 2, column 'label': '-1' is below 0: labels must be 0 … C−1, or names, also wrong: "
             "line 3, column 'label' ('-2')",
         ),
         ("a,label,split\n1,0,train\n2,1,out\n", "a.csv, line 3, column 'split': 'out' is none of train, test, val"),

@@ -95,6 +95,10 @@ class Resumed(Beginning):
         self.folder.mark_resumed(self.config)
 
 
+# What decides how samples reach a model.
+SCALING = ("standardize", "normalize")
+
+
 def beginning_of(config: Config) -> Beginning:
     """Return how a run with these settings begins."""
     if config.run.resume:
@@ -102,12 +106,17 @@ def beginning_of(config: Config) -> Beginning:
     return Beginning(config)
 
 
+def _run_of_weights(config: Config) -> RunFolder | None:
+    """Return the run in whose folder the initial weights lie, if there is one."""
+    folder = Path(config.run.initial_weights).expanduser().parent
+    return RunFolder(folder) if config.run.initial_weights and (folder / "task.json").is_file() else None
+
+
 def _require_same_names(config: Config, names: Mapping[str, str]) -> None:
     """Refuse weights in a run's folder whose columns, or whose head's classes, are others or in another order."""
-    path = Path(config.run.initial_weights).expanduser()
-    if not config.run.initial_weights or not (path.parent / "task.json").is_file():
+    if (run := _run_of_weights(config)) is None:
         return
-    before = RunFolder(path.parent).task().get("names", {})
+    path, before = Path(config.run.initial_weights).expanduser(), run.task().get("names", {})
     of_columns = before.get("columns"), names.get("columns")
     differ = {"columns": all(of_columns) and of_columns[0] != of_columns[1]}
     if any(name.startswith("head.") for name in read_arrays(path)):
@@ -131,6 +140,12 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     clients = total - len(new_clients(config.run.seed, config.run.new_clients, total))
     of_method = user_code.guarded("method", f"{config.method.name}.remarks", config.method.remarks)
     remarks = of_method(agreed.model, clients, config.run.num_server_rounds)
+    if (run := _run_of_weights(config)) is not None:
+        before, now = run.config(), config.flat()
+        remarks = [*remarks, *(
+            f"{key} = {now[key]}: the run of initial-weights had {before[key]}, so its weights expect other inputs"
+            for key in SCALING if before.get(key, now[key]) != now[key]
+        )]  # fmt: skip
     asked = config.run.asked(clients)
     if unkept := getattr(agreed.model, "unkept", ()):
         remarks = [*remarks, f"the model changes {', '.join(unkept)} as it trains, which no state dict has: each "

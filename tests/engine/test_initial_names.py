@@ -39,3 +39,12 @@ def test_other_columns_or_classes_are_refused_unless_the_file_is_copied(tmp_path
             fedpfl.run(**start, initial_weights=str(first[method]))
     shutil.copy(first["fedavg"], tmp_path / "alone.safetensors")
     fedpfl.run("fedavg", data=numbers, initial_weights=str(tmp_path / "alone.safetensors"), **SMALL)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_inputs_that_are_scaled_in_another_way_are_told(capsys):
+    weights = str(fedpfl.run("fedavg", data=table(), **SMALL).path / "global.safetensors")
+    said = "standardize = client: the run of initial-weights had none, so its weights expect other inputs"
+    for standardize in ("none", "client"):
+        run = fedpfl.run("fedavg", data=table(), standardize=standardize, initial_weights=weights, **SMALL)
+        assert (said in capsys.readouterr().err) == (standardize == "client"), run

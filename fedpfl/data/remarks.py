@@ -55,6 +55,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
+    lines += _unmatched(data, settings, shares)
     counts = data.countable
     if settings.test_on == "own" and (untested := sum(not counts[share.test].any() for share in shares)):
         lines.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
@@ -110,6 +111,21 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             "smaller learning-rate"
         )
     return lines
+
+
+def _unmatched(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[str]:
+    """Tell of test samples that no client is tested with, because no client trains on their classes."""
+    owned = settings.partitioner == "natural" and data.client_test is not None
+    if settings.split != "given" or settings.division_file or data.y_test is None or data.has_targets or owned:
+        return []
+    trained = np.unique(np.concatenate([data.y_train[share.train] for share in shares]))
+    if not (lost := ~np.isin(data.y_test, trained)).any():
+        return []
+    classes = in_short([data.class_names[number] for number in np.unique(data.y_test[lost])])
+    return [
+        f"{data.name}: {int(lost.sum())} of {len(lost)} test samples are left out: no client trains on their classes, "
+        f"{classes}"
+    ]
 
 
 def _filled_up(data: Dataset) -> list[str]:

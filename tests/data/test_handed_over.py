@@ -198,6 +198,27 @@ class Items(td.Dataset):
         return self.item(at)
 
 
+@pytest.mark.parametrize("wrapped", [lambda data: data, Lazy, lambda data: td.DataLoader(data, batch_size=1)])
+def test_a_buffer_that_is_filled_again_for_each_sample_holds_that_sample(wrapped):
+    x, y = np.empty(3, np.float32), np.empty((), np.int64)
+
+    def fill(at):
+        x[:], y[...] = X[at], Y[at]
+        return x, y
+
+    made = read(wrapped(Items(fill)))
+    there = [made.x_train.read(at) for at in range(N)] if wrapped is Lazy else made.x_train
+    np.testing.assert_array_equal(there, X)
+    np.testing.assert_array_equal(made.y_train, Y)
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array])
+def test_names_of_classes_may_stand_in_an_array(form):
+    data = Items(lambda at: (X[at], Y[at]))
+    data.classes = form(["cat", "dog"])
+    assert read(data).class_names == ("cat", "dog")
+
+
 def fails(at):
     raise OSError("no disk")
 
@@ -461,13 +482,15 @@ def test_a_number_that_names_nobody_is_a_feature(kind, name):
     [
         ({"client_train": Y.astype(float)}, "client_train is float64: must be whole numbers from 0"),
         ({"client_train": Y, "client_names": ("ann",)}, "client_train has owner 1, and client_names 1 names"),
+        ({"client_train": Y, "client_names": ("ann", "ann")}, "client_names has 'ann' twice"),
+        ({"feature_names": ("age",)}, "feature_names has 1 names, and x_train 3 features"),
         (
             {"client_train": Y * 0, "client_names": ("ann",), "x_test": X, "y_test": Y, "client_test": Y},
             "client_test has",
         ),
     ],
 )
-def test_owners_that_do_not_fit_their_names_are_one_line(more, words):
+def test_names_that_do_not_fit_what_they_name_are_one_line(more, words):
     with pytest.raises(DataError, match=f"mine: {words}"):
         read(Dataset.of("mine", X, Y, **more))
 
@@ -526,6 +549,17 @@ def test_a_frame_of_time_steps_is_cut_into_windows():
         found = read(source, **values)
         np.testing.assert_array_equal(found.x_train, expected)
         assert np.bincount(found.client_train).tolist() == [12, 12]
+
+
+def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_of_the_labels():
+    datasets = pytest.importorskip("datasets")
+    pixels = np.arange(4 * 192, dtype=np.uint8).reshape(4, 8, 8, 3)
+    kinds = {"image": datasets.Array3D((8, 8, 3), "uint8"), "label": datasets.ClassLabel(names=["dog", "cat"])}
+    table = datasets.Dataset.from_dict({"image": pixels, "label": [0, 1, 1, 0]}, features=datasets.Features(kinds))
+    np.testing.assert_array_equal(read(table).x_train, pixels)
+    assert read(table, class_names="dog,cat").class_names == ("dog", "cat")
+    with pytest.raises(ConfigError, match="class-names = 'cat,dog': must be empty: column 'label' has names, dog, cat"):
+        read(table, class_names="cat,dog")
 
 
 def test_hugging_face_data_that_are_not_simply_there_are_refused():

@@ -81,6 +81,17 @@ def test_clients_without_test_samples_are_told():
     assert "test samples, and count" not in divided([(X, Y), (X + 1, Y)])[1]
 
 
+def test_test_samples_whose_classes_nobody_trains_on_are_told():
+    words = np.array(["no", "yes"])
+    tests = np.where(np.arange(20) < 5, "perhaps", words[Y[:20]])
+    data, said = divided((X[20:], words[Y[20:]], X[:20], tests), partitioner="iid")
+    assert "5 of 20 test samples are left out: no client trains on their classes, perhaps" in said
+    assert sum(data.sizes(client)[1] for client in range(data.num_clients)) == 15
+    assert "left out" not in divided((X[20:], words[Y[20:]], X[:20], words[Y[:20]]), partitioner="iid")[1]
+    with pytest.raises(DataError, match="0 test samples of classes that a client trains on, of 20, cannot be divided"):
+        divided((X[20:], words[Y[20:]], X[:20], np.full(20, "perhaps")), partitioner="iid")
+
+
 def test_clients_that_are_one_number_are_told(tmp_path):
     for name in ("007", "7", "8", "8.0", "80", "0.5", "5", "1e3", "1000", "3e"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,label", *(f"{n},{n % 2}" for n in range(20))]))

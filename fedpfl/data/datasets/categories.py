@@ -40,6 +40,8 @@ def categories(settings: DataSettings) -> list[Category]:
         if len(set(listed)) < len(listed) or OTHER in listed:
             message = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
             raise ConfigError("category-columns", settings.category_columns, message)
+        if column.strip() in [one.column for one in columns]:
+            raise ConfigError("category-columns", settings.category_columns, f"lists {column.strip()!r} twice")
         columns.append(Category(column.strip(), listed))
     return columns
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 
 import numpy as np
 
-from ...core.errors import DamagedFile, DataError, words_of
+from ...core.errors import ConfigError, DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.name_lists import MAX_NAMED, in_short
 from ...core.samples import MAX_CLASSES
@@ -184,6 +184,8 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     place = place_of(names, path, hint)
     several = listed(settings.label_column) if settings.targets and settings.label_column not in place else []
     wanted = {"label": settings.label_column, "client": settings.client_column, "split": SPLIT}
+    if len(set(several)) < len(several):
+        raise ConfigError("label-column", settings.label_column, "lists a column twice")
     if len(several) > 1 and not windows:
         wanted.update(zip(label_roles(len(several)), several))
     for role, column in (("time", settings.time_column), ("group", settings.group_column)):
@@ -200,6 +202,8 @@ def roles_of(path: Path, names: Sequence[str], settings: DataSettings, windows: 
     for one in categories(settings):
         if one.column not in place:
             raise DataError(f"{path}: no column {one.column!r} (category-columns); it has {in_short(names)}{hint}")
+        if one.column in [wanted[role] for role in by_role if role.startswith("label")]:
+            raise DataError(f"{path}: column {one.column!r} is the label, which category-columns would make a feature")
         by_role[SIGN + one.column] = place[one.column]
     others = {*by_role.values(), *(place[name] for name in listed(settings.ignore_columns) if name in place)}
     features = [index for index in range(len(names)) if index not in others]

@@ -11,7 +11,7 @@ from typing import Any, Iterator, Sequence
 
 import numpy as np
 
-from ...core.errors import DataError, words_of
+from ...core.errors import ConfigError, DataError, words_of
 from ...core.name_lists import in_short
 from ..dataset import Dataset
 from ..named_columns import places
@@ -27,6 +27,7 @@ from .columns import (
     arrow_rows,
     finished,
     leave_out,
+    listed,
     require_ignored,
     require_numbers,
     roles_of,
@@ -84,6 +85,9 @@ def tables_to_dataset(
     parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
     kind = tables[first].features.get(settings.label_column)
     class_names = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
+    if class_names and settings.class_names and tuple(listed(settings.class_names)) != class_names:
+        message = f"must be empty: column {settings.label_column!r} has names, {in_short(class_names)}"
+        raise ConfigError("class-names", settings.class_names, message)
     classes = settings.num_classes or None
     return to_dataset(parts, path.stem, settings, classes, alone and not class_names, class_names, remarks)
 
@@ -180,7 +184,8 @@ def _numbers(
         raise DataError(f"{path}: column {arrays[0]!r} holds arrays, which models take alone; {rest} all others")
     wide = [column.reshape(len(column), -1) if column.ndim < 2 else column for column in cells.values()]
     x = wide[0] if wide[0].ndim > 2 else np.concatenate([part.astype(np.float32) for part in wide], axis=1)
-    x = samples_of(x if x.dtype == np.uint8 else x.astype(np.float32), str(path), gaps=settings.fills_gaps)
+    of_pixels = x.ndim > 2 and _type_of(next(iter(inputs.values()))) == "uint8"
+    x = samples_of(x.astype(np.uint8 if of_pixels else np.float32), str(path), gaps=settings.fills_gaps)
     if x.ndim > 2:
         return x, ()
     names = [
@@ -188,6 +193,13 @@ def _numbers(
         for name, column in cells.items()
     ]
     return x, tuple(itertools.chain.from_iterable(names))
+
+
+def _type_of(kind: Any) -> str:
+    """Return the type of the numbers in a column, in whose arrays or lists they may be: NumPy gets other ones."""
+    while hasattr(kind, "feature"):
+        kind = kind.feature
+    return str(kind.dtype)
 
 
 def _checked(path: Path, name: str, column: Any, settings: DataSettings) -> np.ndarray:

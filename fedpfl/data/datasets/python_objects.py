@@ -515,6 +515,14 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
                     f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "
                     "names: must be one for each owner from 0"
                 )
+    if len(set(data.client_names)) < len(data.client_names):
+        twice = next(word for word in data.client_names if data.client_names.count(word) > 1)
+        raise DataError(f"{data.name}: client_names has {twice!r} twice: owners need different names")
+    features = changes["x_train"].shape[1]
+    if data.feature_names and not data.vocabulary and not data.is_image and len(data.feature_names) != features:
+        raise DataError(
+            f"{data.name}: feature_names has {len(data.feature_names)} names, and x_train {features} features"
+        )
     if data.client_train is None and isinstance(changes["x_train"], np.ndarray):
         require_no_person(f"{data.name}: x_train", data.feature_names, settings, changes["x_train"])
     if changes["x_train"].shape[1:] != changes.get("x_test", changes["x_train"]).shape[1:]:

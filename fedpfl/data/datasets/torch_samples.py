@@ -48,6 +48,7 @@ def class_names(source: Any, where: str) -> tuple[str, ...]:
     if isinstance(source, Lazy):
         return class_names(source.samples, where)
     classes, numbers = getattr(source, "classes", None), getattr(source, "class_to_idx", None)
+    classes = classes.tolist() if isinstance(classes, np.ndarray) else classes
     if not classes and isinstance(numbers, Mapping) and sorted(numbers.values()) == [*range(len(numbers))]:
         classes = sorted(numbers, key=numbers.__getitem__)
     if isinstance(classes, (list, tuple)) and classes and all(isinstance(name, str) for name in classes):
@@ -261,7 +262,8 @@ class _Reading:
             said = f"images of mode {x.mode} become RGB; np.asarray(image) in their place keeps all channels"
             self._said.update({} if x.mode in _KEPT else {said: None})
             x = self._asked(f"x of {what}", pixels_of, x, where, where)
-        return array(x, where), y
+        # A buffer that a data set fills again for each sample would else hold the last one for all.
+        return np.array(array(x, where)), np.array(y)
 
     def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:
         if self.xs:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpfl.bench.device.predict import _read_table as read_for_model
-from fedpfl.core.errors import ConfigError, DataError
+from fedpfl.core.errors import ConfigError, DataError, FedpflError
 from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.reading import load
 from fedpfl.data.settings import DataSettings
@@ -93,8 +93,9 @@ def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp
         ("b,c", "cross-entropy", r"no column 'b,c' \(label-column\)"),
         ("b,d", "mse", r"no column 'd' \(label-column\)"),
         ("b,c", "mse", "column 'c': 'x' is no finite number"),
+        ("b,b", "mse", "lists a column twice"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(FedpflError, match=words):
             load(DataSettings.of({**place, "label-column": label, "loss": loss}))
 
 
@@ -103,6 +104,8 @@ def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp
     [
         ("a,label\nx,0\n", {"category_columns": "b"}, DataError, r"no column 'b' \(category-columns\)"),
         ("a,label\nx,0\n", {"category_columns": "a=x|x"}, ConfigError, "lists a word twice"),
+        ("a,label\nx,0\n", {"category_columns": "a,a"}, ConfigError, "lists 'a' twice"),
+        ("a,label\nx,0\n", {"category_columns": "a,label"}, DataError, "column 'label' is the label"),
         ("a,label\nx|y,0\n", {"category_columns": "a"}, DataError, r"'x\|y' has a , or \|"),
         ("a,b,label\n,1,0\n", {"category_columns": "a=x"}, DataError, "line 2, column 'a': is empty"),
         ("a,b,label\nx,1,0\n", {"time_column": "a"}, DataError, "line 2, column 'a': 'x' is no time"),

@@ -5,6 +5,7 @@ Also how a process that serves until it is told to end learns of that.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from contextlib import contextmanager
@@ -62,6 +63,14 @@ def computing(threads: int, on_gpu: bool = False, tf32: bool = False) -> Context
     # PyTorch's default on a GPU is TF32 in convolutions and float32 in other products.
     of_gpu = [tf32] if on_gpu else []
     return process_kept(on_gpu, [threads, torch.float32, "high" if tf32 else "highest", True, *of_gpu])
+
+
+def wait_passively() -> None:
+    """Have torch's threads sleep while they wait for each other, unless the owner says how; before torch is imported.
+
+    By default they spin: while another process was busy, two threads took 20 s for a client that takes 2 s.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def set_by_signals(stopping: threading.Event, *numbers: signal.Signals) -> None:

@@ -30,6 +30,7 @@ from ...client.policy import VARIABLE, guard
 from ...core import code_hash, user_code
 from ...core.errors import RAISED, FedpflError, in_one_line, line_of, printable
 from ...core.payload import Payload
+from ...core.process import wait_passively
 from ...version import __version__
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ def main() -> None:
         help="end, and remove the socket's folder, when this process has ended",
     )
     arguments = parser.parse_args()
+    wait_passively()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_signals()
     try:

@@ -81,7 +81,10 @@ def _set_weights(server: Server) -> None:
     rule = server.rule
     texts: dict[int, str] = {}
     for client, table in tables(server.config).items():
-        number = server.folder.client_number(client)
+        try:
+            number = server.folder.client_number(client)
+        except ConfigError as error:
+            raise refused(client, error.message) from error
         if number not in rule.clients:
             raise refused(client, f"is no client; they are 0 … {len(rule.clients) - 1}")
         if number in texts:
@@ -91,4 +94,8 @@ def _set_weights(server: Server) -> None:
             if not isinstance(rule, Mean) or type(rule).weight is not Mean.weight:
                 why = f"weight: must be 1 for {server.config.method.name}, whose rule is more than a mean"
                 raise refused(client, why)
+            if not rule.layout.size and not server.extras:
+                raise refused(
+                    client, f"weight: must be 1 for {server.config.method.name}, of which nothing is combined"
+                )
             rule.own_weights[number] = float(table[WEIGHT])

@@ -11,6 +11,7 @@ from ...core.option import Option
 from ...core.settings import by_key, parse, setting
 from ...training.settings import TrainingSettings
 from .privacy import PrivacySettings
+from .robust import RobustSettings
 
 # Settings of training that a client can have for itself.
 UNLIKE = tuple(key for key, field in by_key(TrainingSettings).items() if "client" in field.metadata["tags"])
@@ -61,7 +62,7 @@ def tables(config: Any) -> dict[str, dict[str, Any]]:
 
 def check(config: Any) -> None:
     """Raise ``ConfigError`` for what one client cannot have, and for weights that a sum with noise does not allow."""
-    privacy = config.of(PrivacySettings)
+    privacy, robust = config.of(PrivacySettings), config.of(RobustSettings)
     for client, own in tables(config).items():
         for key in own:
             if key not in ALLOWED:
@@ -76,6 +77,9 @@ def check(config: Any) -> None:
             raise refused(client, f"weight = {weight!r}: must be a number of at least 0")
         if weight != 1 and privacy.on and privacy.dp_where == "server":
             raise refused(client, "weight: must be 1 with dp-where = server: all weigh alike")
+        if weight != 1 and robust.weighs_alike:
+            why = f"weight: must be 1 with robust-aggregation = {robust.robust_aggregation}: all weigh alike"
+            raise refused(client, why)
 
 
 def refused(client: str, why: str) -> ConfigError:

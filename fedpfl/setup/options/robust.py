@@ -45,6 +45,11 @@ class RobustSettings:
         """Whether something takes the mean's place."""
         return self.robust_aggregation != "none"
 
+    @property
+    def weighs_alike(self) -> bool:
+        """Whether all clients have equal weight in what takes the mean's place."""
+        return self.robust_aggregation not in ("none", "clip")
+
 
 class RobustOption(Option):
     """Has rules make other means, or bounds what a client weighs in them."""

@@ -119,12 +119,21 @@ def test_what_is_no_setting_of_a_client_is_refused(text, words):
 def test_clients_that_there_are_not_and_weights_without_a_mean_are_refused_before_round_1(tmp_path):
     for own, words in (
         ({7: {"local_epochs": 2}}, "is no client; they are 0 … 1"),
-        ({"ann": {}}, "no client of this name"),
+        ({"ann": {}}, "client-settings = 'ann': run .* has no client of this name"),
     ):
         with pytest.raises(ConfigError, match=words):
             simulate(tmp_path / next(iter(map(str, own))), 2, client_settings=own, **GIVEN)
     with pytest.raises(ConfigError, match="weight: must be 1 for fedamp, whose rule is more than a mean"):
         simulate(tmp_path, 2, client_settings={0: {"weight": 2}}, **{**GIVEN, "method": "fedamp"})
-    with pytest.raises(ConfigError, match="must be 1 with dp-where = server"):
-        Config.parse({"method": "fedavg", "dp-noise-multiplier": 1.0, "dp-where": "server",
-                      "client-settings": '{"0": {"weight": 2}}'})  # fmt: skip
+    with pytest.raises(ConfigError, match="weight: must be 1 for local, of which nothing is combined"):
+        simulate(tmp_path / "local", 2, client_settings={0: {"weight": 2}}, **{**GIVEN, "method": "local"})
+    for more, words in (
+        ({"dp-noise-multiplier": 1.0, "dp-where": "server"}, "must be 1 with dp-where = server"),
+        ({"robust-aggregation": "median"}, "must be 1 with robust-aggregation = median: all weigh alike"),
+        ({"robust-aggregation": "trimmed-mean"}, "must be 1 with robust-aggregation = trimmed-mean"),
+        ({"robust-aggregation": "krum"}, "must be 1 with robust-aggregation = krum"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Config.parse({"method": "fedavg", "client-settings": '{"0": {"weight": 2}}', **more})
+    clipped = {"method": "fedavg", "client-settings": '{"0": {"weight": 2}}', "robust-aggregation": "clip"}
+    assert Config.parse(clipped).flat()["robust-aggregation"] == "clip"

@@ -183,13 +183,14 @@ class OwnOptimizer(TorchOptimizer):
             self._scheduler.step()
 
 
-def uses_momentum(name: str) -> bool:
-    """Return whether an optimiser has a momentum, or a β₁; one of the user's is told none."""
+def used_by(name: str) -> set[str]:
+    """Return which of momentum (or β₁) and weight_decay an optimiser has; one of the user's is told neither."""
     if references.is_reference(name):
-        return False
+        return set()
     if name == "sgd" or name in OPTIMIZERS:
-        return True
-    return bool({"momentum", "betas"} & inspect.signature(getattr(torch.optim, name)).parameters.keys())
+        return {"momentum", "weight_decay"}
+    takes = inspect.signature(getattr(torch.optim, name)).parameters
+    return {"momentum" if word == "betas" else word for word in takes} & {"momentum", "weight_decay"}
 
 
 OPTIMIZERS: dict[str, type[Adam]] = {"adam": Adam, "adamw": AdamW}

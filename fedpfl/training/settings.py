@@ -222,14 +222,14 @@ class TrainingSettings:
         """Raise ``ConfigError`` for settings that do not fit together, or not with the method."""
         if self.class_weights != "none" and self.loss != CLASSES:
             raise ConfigError("class-weights", self.class_weights, f"must be none for loss = {self.loss}")
-        by_user = references.is_reference(self.optimizer)
-        if by_user or self.optimizer[:1].isupper():
-            from fedpfl.training.optim import USUAL_MOMENTUM, uses_momentum
+        if references.is_reference(self.optimizer) or self.optimizer[:1].isupper():
+            from fedpfl.training.optim import USUAL_MOMENTUM, used_by
 
-            if self.momentum != USUAL_MOMENTUM and not uses_momentum(self.optimizer):
+            used = used_by(self.optimizer)
+            if self.momentum != USUAL_MOMENTUM and "momentum" not in used:
                 raise ConfigError("momentum", self.momentum, f"is not used by {self.optimizer}")
-        if by_user and self.weight_decay:
-            raise ConfigError("weight-decay", self.weight_decay, f"is not used by {self.optimizer}")
+            if self.weight_decay and "weight_decay" not in used:
+                raise ConfigError("weight-decay", self.weight_decay, f"is not used by {self.optimizer}")
 
 
 def batch_sizes(samples: int, size: int, last: str) -> list[int]:

@@ -59,4 +59,6 @@ def test_an_optimiser_by_torch_s_name_has_torch_s_defaults_and_uses_the_momentum
         assert all(torch.equal(p, q) for p, q in zip(a, b)), (name, momentum)
     with pytest.raises(ConfigError, match=r"^momentum = 0.5: is not used by Adadelta$"):
         TrainingSettings(optimizer="Adadelta", momentum=0.5).check(None)
-    TrainingSettings(optimizer="Adamax", momentum=0.5).check(None)
+    with pytest.raises(ConfigError, match=r"^weight-decay = 0.1: is not used by Rprop$"):
+        TrainingSettings(optimizer="Rprop", weight_decay=0.1).check(None)
+    TrainingSettings(optimizer="Adamax", momentum=0.5, weight_decay=0.1).check(None)

@@ -33,7 +33,7 @@ class Category(NamedTuple):
 
 def categories(settings: DataSettings) -> list[Category]:
     """Return the columns of words that the setting names."""
-    columns = []
+    columns: list[Category] = []
     for text in filter(None, map(str.strip, settings.category_columns.split(","))):
         column, _, words = text.partition(SIGN)
         listed = tuple(word.strip() for word in words.split("|") if word.strip())

@@ -94,7 +94,7 @@ def _set_weights(server: Server) -> None:
             if not isinstance(rule, Mean) or type(rule).weight is not Mean.weight:
                 why = f"weight: must be 1 for {server.config.method.name}, whose rule is more than a mean"
                 raise refused(client, why)
-            if not rule.layout.size and not server.extras:
+            if not rule.layout.size and not server.extras.names("server"):
                 raise refused(
                     client, f"weight: must be 1 for {server.config.method.name}, of which nothing is combined"
                 )

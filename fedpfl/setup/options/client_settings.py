@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core.errors import ConfigError, did_you_mean
 from ...core.option import Option
-from ...core.settings import by_key, parse, setting
+from ...core.settings import by_key, items, parse, setting
 from ...training.settings import TrainingSettings
 from .privacy import PrivacySettings
 from .robust import RobustSettings
@@ -69,7 +69,7 @@ def check(config: Any) -> None:
                 hint = did_you_mean(key, ALLOWED)
                 raise refused(client, f"{key} of client {client}: must be one of {', '.join(ALLOWED)}{hint}")
         try:
-            parse(type(config.training), own)
+            parse(type(config.training), {**dict(items(config.training)), **own}).check(config.method)
         except ConfigError as error:
             raise refused(client, str(error)) from error
         weight = own.get(WEIGHT, 1)

@@ -109,11 +109,12 @@ def test_clients_have_names_and_files_have_tables(tmp_path, elsewhere):
         ('{"0": {"local-epochs": 0}}', "client-settings = '0': local-epochs = 0: must be at least 1"),
         ('{"0": {"weight": -1}}', "weight = -1: must be a number of at least 0"),
         ('{"0": {"weight": true}}', "weight = True: must be a number of at least 0"),
+        ('{"0": {"momentum": 0.5}}', "momentum = 0.5: is not used by Rprop"),
     ],
 )
 def test_what_is_no_setting_of_a_client_is_refused(text, words):
     with pytest.raises(ConfigError, match=words):
-        Config.parse({"method": "fedavg", "client-settings": text})
+        Config.parse({"method": "fedavg", "optimizer": "Rprop", "client-settings": text})
 
 
 def test_clients_that_there_are_not_and_weights_without_a_mean_are_refused_before_round_1(tmp_path):

@@ -305,6 +305,9 @@ METHODS = {
     "aggregation returns the class Mean, and must return a fedpfl.Aggregation": {"aggregation": fedpfl.Mean},
     "extras returns a str, and must return a list of fedpfl.Extra": {"extras": ["memory"]},
     "build returns None, and must return a torch.nn.Module": {"build": lambda self, model: None},
+    "is_shared returns None for 'base.fc1.weight', and must return True or False": {
+        "is_shared": lambda self, name, model: None
+    },
     "schedule returns None, and must return a list of fedpfl.Phase": {"schedule": lambda self, local: None},
     "schedule: phase 2 trains no parameter of the model, base.": {"schedule": half_misspelt},
     "in `build`, but has no `export` that gives it back: write one, or raise fedpfl.NoPlainModel": {"build": wrapped},

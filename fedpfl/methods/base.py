@@ -371,7 +371,11 @@ class Method:
 
     def travels(self, name: str, model: nn.Module) -> bool:
         """Tell whether an array is shared in this run: by the method, and not kept by ``personal-head``."""
-        return self.is_shared(name, model) and not (self.personal_head and in_classifier(name))
+        shared = self.is_shared(name, model)
+        if shared is None or isinstance(shared, str):  # without a return no array would be shared
+            message = f"is_shared returns {article(shared)} for {name!r}, and must return True or False"
+            raise ConfigError("method", self.name, message)
+        return shared and not (self.personal_head and in_classifier(name))
 
     def in_mean_model(self, name: str) -> bool:
         """Tell whether a personal array counts in the mean of models for ``evaluate-global``. Default: all do.

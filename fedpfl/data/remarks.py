@@ -156,6 +156,9 @@ def _alike(data: Dataset) -> list[str]:
         shown = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
         if shown:
             lines.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
+        others = [repr(name) for name in names if not _is_number(name)]
+        if what != "features" and others and len(names) > 2 * len(others):
+            lines.append(f"{data.name}: {what} are numbers, but for {in_short(others)}, which counts as one of them")
     return lines
 
 
@@ -165,8 +168,16 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 
 def _spelt_usually(name: str) -> str:
     """Return what names have in common that are one name, or one number (01, 1, 1.0, 1e0), to a reader."""
-    usual = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    usual = _without_spaces(name)
     return repr(Decimal(usual).normalize()) if _NUMBER.fullmatch(usual) else usual
+
+
+def _is_number(name: str) -> bool:
+    return _NUMBER.fullmatch(_without_spaces(name)) is not None
+
+
+def _without_spaces(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _leaked(data: Dataset, shares: list[Share]) -> list[str]:

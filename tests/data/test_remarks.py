@@ -75,6 +75,14 @@ def test_words_that_differ_only_in_spelling_are_told(tmp_path):
     assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
 
 
+@pytest.mark.parametrize(
+    ("labels", "word"), [(("0", "1", "2", "x"), "'x'"), (("1", "2", "N/A"), "'N/A'"), (("0", "1", "a", "b"), None)]
+)
+def test_a_word_among_numbers_is_told(labels, word):
+    said = divided((X, np.array(labels)[np.arange(60) % len(labels)]))[1]
+    assert re.findall("classes are numbers, but for (.*), which", said) == [word] * (word is not None)
+
+
 def test_clients_without_test_samples_are_told():
     said = divided([(X, Y, X, Y), (X + 1, Y, X[:0], Y[:0])], split="given")[1]
     assert "1 of 2 clients have no test samples, and count in no accuracy" in said

@@ -37,9 +37,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
         samples = STEPS * BATCH_SIZE + TEST_SAMPLES
-        own = Path(folder) / "own.npz"
+        npz = Path(folder) / "own.npz"
         np.savez(
-            own,
+            npz,
             x=rng.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8),
             y=np.arange(samples) % CLASSES,
         )
@@ -54,7 +54,7 @@ def main() -> None:
             arrays=partition.layout.pack(partition.get_shared(), config.run.wire_dtype),
             config={"layout": partition.layout.to_text(), "round": 1, "personal-round": 0, "state-key": "step"},
         )
-        node = {"partition-id": 0, "num-partitions": 1, "data": str(own)}
+        node = {"partition-id": 0, "num-partitions": 1, "data": str(npz)}
         reply = handle("train", message, config.flat(), node)
     loss = float(reply.metrics["train-loss"])
     report = {

@@ -69,8 +69,8 @@ def cost(options: argparse.Namespace, name: str, fedavg: dict[str, RoundPlayer])
     """
     adapted = issubclass(methods()[name], AdapterMethod)
     model = ADAPTED["model"] if adapted else options.model
-    own = f"{model}@{options.width}" if options.width else model
-    method = RoundPlayer(options, {"method": name, **(ADAPTED if adapted else {"model": own})})
+    model_name = f"{model}@{options.width}" if options.width else model
+    method = RoundPlayer(options, {"method": name, **(ADAPTED if adapted else {"model": model_name})})
     if model not in fedavg:
         fedavg[model] = RoundPlayer(options, {"model": model})
     ratios = []

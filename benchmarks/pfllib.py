@@ -223,8 +223,8 @@ def source(options: argparse.Namespace) -> tuple[Path, str]:
     if git is None:
         raise BenchmarkError("git is not there")
 
-    def run(*arguments: str, at: Path) -> str:
-        done = subprocess.run([git, "-C", str(at), *arguments], capture_output=True, text=True)
+    def run(*arguments: str, folder: Path) -> str:
+        done = subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, text=True)
         if done.returncode:
             raise BenchmarkError(f"git {arguments[0]}: {reason(done.stderr)}")
         return done.stdout.strip()
@@ -235,14 +235,14 @@ def source(options: argparse.Namespace) -> tuple[Path, str]:
         if not (place / "system" / "main.py").is_file():
             note(f"fetching {options.pfllib}")
             place.mkdir(parents=True, exist_ok=True)
-            run("init", "--quiet", at=place)
-            run("sparse-checkout", "set", "system", at=place)
-            words = ("--depth", "1", "--filter", "blob:none")
-            run("fetch", "--quiet", *words, options.pfllib, options.commit, at=place)
-            run("checkout", "--quiet", "FETCH_HEAD", at=place)
+            run("init", "--quiet", folder=place)
+            run("sparse-checkout", "set", "system", folder=place)
+            shallow = ("--depth", "1", "--filter", "blob:none")
+            run("fetch", "--quiet", *shallow, options.pfllib, options.commit, folder=place)
+            run("checkout", "--quiet", "FETCH_HEAD", folder=place)
     if not (place / "system" / "main.py").is_file():
         raise BenchmarkError(f"{place} is not PFLlib's folder: it has no system/main.py")
-    commit = run("rev-parse", "HEAD", at=place)
+    commit = run("rev-parse", "HEAD", folder=place)
     if commit != options.commit:
         print(f"PFLlib is at {commit}, not at {options.commit}", file=sys.stderr)
     return place / "system", commit

@@ -164,10 +164,10 @@ def write_app(name: str, folder: Path) -> Path:
     return app
 
 
-def start(words: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
     """Start a program in a new process group; its output goes to a log."""
     with log.open("wb") as out:
-        return subprocess.Popen(words, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+        return subprocess.Popen(command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                 start_new_session=True)  # fmt: skip
 
 
@@ -190,8 +190,8 @@ def run(folder: Path, name: str, where: Sequence[str], rounds: int) -> list[floa
     output.mkdir()
     config = folder / "settings.toml"
     config.write_text(to_toml({"num-server-rounds": rounds, "output-dir": str(output), **settings}), encoding="utf-8")
-    words = [script("flwr"), "run", ".", *where, "--stream", "--run-config", str(config)]
-    process = start(words, log, environment(folder), write_app(name, folder))
+    command = [script("flwr"), "run", ".", *where, "--stream", "--run-config", str(config)]
+    process = start(command, log, environment(folder), write_app(name, folder))
     ends: list[float] = []
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:
@@ -222,10 +222,10 @@ def on_supernodes(name: str, before: Sequence[str], rounds: int) -> list[float]:
         )
         nodes = []
         for node, log in enumerate(logs):
-            words = [*before, script("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"]
-            words += ["--port", str(free_port()), "--node-config", f"partition-id={node} num-partitions={NODES}"]
-            words[0] = script(words[0])
-            nodes.append(start(words, log, environment(folder, f"-{node}"), folder))
+            command = [*before, script("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}"]
+            command += ["--port", str(free_port()), "--node-config", f"partition-id={node} num-partitions={NODES}"]
+            command[0] = script(command[0])
+            nodes.append(start(command, log, environment(folder, f"-{node}"), folder))
         try:
             ends = run(folder, name, ("here",), rounds + 1)
             ended = [reason(text(log)) for process, log in zip(nodes, logs, strict=True) if process.poll() is not None]

@@ -73,13 +73,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def _put_methods(config: MkDocsConfig) -> None:
     """Put a page for each method under the overview of methods, in its groups."""
-    found: list[Any] = ["methods/index.md"]
+    entries: list[Any] = ["methods/index.md"]
     for group, texts in groups().items():
         names = [name for name in texts if name != "about"]
-        found.append({group: [{title_of(methods()[name]): f"methods/{name}.md"} for name in names]})
+        entries.append({group: [{title_of(methods()[name]): f"methods/{name}.md"} for name in names]})
     for entry in config.nav or ():
         if "Methods" in entry:
-            entry["Methods"] = found
+            entry["Methods"] = entries
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -101,14 +101,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = page.file.src_uri
     page.meta.setdefault("search", {"boost": BOOST.get(name, BOOST.get(posixpath.dirname(name), 1))})
     source = ROOT / ELSEWHERE.get(name, f"docs/{name}")
-    markdown = _MATH.sub(lambda found: equation(found.group(1)), markdown)
-    return _outside_fences(markdown, lambda text: _LINK.sub(lambda found: _link(found, source), text))
+    markdown = _MATH.sub(lambda match: equation(match.group(1)), markdown)
+    return _outside_fences(markdown, lambda text: _LINK.sub(lambda match: _link(match, source), text))
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make of headings without words plain cells, and of names in docstrings links."""
     content = content.replace("<th></th>", "<td></td>")
-    return _NAMED.sub(lambda found: found.group() + source_link(found.group(1)), references(content))
+    return _NAMED.sub(lambda match: match.group() + source_link(match.group(1)), references(content))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -120,15 +120,15 @@ def references(content: str) -> str:
     """Turn the roles of docstrings into links to the names on the page; into code where it has no such name."""
     places, of = set(re.findall(r'id="(fedpfl\.[\w.]+)"', content)), ""
 
-    def link(found: re.Match[str]) -> str:
+    def link(match: re.Match[str]) -> str:
         nonlocal of
-        heading, name = found.groups()
+        heading, name = match.groups()
         if heading:
             of = heading
-            return found.group()
+            return match.group()
         last = name.rpartition(".")[2]
-        known = (place for place in (f"{of}.{name}", f"fedpfl.{name}", name, f"fedpfl.{last}") if place in places)
-        place = next(known, "")
+        candidates = (place for place in (f"{of}.{name}", f"fedpfl.{name}", name, f"fedpfl.{last}") if place in places)
+        place = next(candidates, "")
         code = f"<code>{last}</code>"
         return f'<a href="#{place}">{code}</a>' if place else code
 
@@ -137,12 +137,12 @@ def references(content: str) -> str:
 
 def source_link(name: str) -> str:
     """Return where a class or function is defined, as a link if the repository has an address; "" for a value."""
-    found = pkgutil.resolve_name(name)
-    found = inspect.unwrap(getattr(found, "fget", found))
-    if not (inspect.isclass(found) or inspect.isfunction(found)):
+    member = pkgutil.resolve_name(name)
+    member = inspect.unwrap(getattr(member, "fget", member))
+    if not (inspect.isclass(member) or inspect.isfunction(member)):
         return ""
-    path = Path(inspect.getfile(found)).relative_to(ROOT)
-    line = inspect.getsourcelines(found)[1]
+    path = Path(inspect.getfile(member)).relative_to(ROOT)
+    line = inspect.getsourcelines(member)[1]
     text = f"<code>{path}:{line}</code>"
     if version.REPOSITORY:
         text = f'<a href="{version.REPOSITORY}/blob/main/{path}#L{line}">{text}</a>'
@@ -188,15 +188,15 @@ def _outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, change(markdown[done:])])
 
 
-def _link(found: re.Match[str], source: Path) -> str:
+def _link(match: re.Match[str], source: Path) -> str:
     """Return a link as the site needs it; of a file that is in the repository and not on the site, its name alone.
 
     A link that has the file's name as its text gets the page's title.
     """
-    text, target = found.groups()
+    text, target = match.groups()
     path, mark, anchor = target.partition("#")
     if not path or ":" in path:
-        return found.group()
+        return match.group()
     there = (source.parent / path).resolve()
     if not there.exists() and there.suffix != ".md":
         raise FileNotFoundError(f"{source}: there is no {path}")
@@ -205,7 +205,7 @@ def _link(found: re.Match[str], source: Path) -> str:
         text = title(there)
     page = _page(name)
     if not page:
-        return found.group(1)
+        return match.group(1)
     return f"[{text}]({posixpath.relpath(page, posixpath.dirname(_page(str(source.relative_to(ROOT)))))}{mark}{anchor})"
 
 
@@ -224,5 +224,5 @@ def title(path: Path) -> str:
     content = path.read_text(encoding="utf-8") if path.is_file() else ""
     if path.suffix == ".ipynb":
         content = "".join(json.loads(content)["cells"][0]["source"])
-    found = re.search(r"^# (.+)$", content, re.MULTILINE)
-    return found.group(1) if found else path.stem.capitalize()
+    heading = re.search(r"^# (.+)$", content, re.MULTILINE)
+    return heading.group(1) if heading else path.stem.capitalize()

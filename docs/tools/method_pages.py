@@ -97,9 +97,9 @@ The algorithms of all pages, for one round:
 @cache
 def groups() -> dict[str, dict[str, Any]]:
     """Return what teaches on the pages, by group and method; ``about`` is the group's own text."""
-    found: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "tools" / "methods.toml").read_text(encoding="utf-8"))
-    new = methods().keys() - {name for texts in found.values() for name in texts}
-    return {**found, REST: {"about": "", **{name: {} for name in sorted(new)}}} if new else found
+    tables: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "tools" / "methods.toml").read_text(encoding="utf-8"))
+    new = methods().keys() - {name for texts in tables.values() for name in texts}
+    return {**tables, REST: {"about": "", **{name: {} for name in sorted(new)}}} if new else tables
 
 
 def title_of(method: type[Method]) -> str:
@@ -132,9 +132,9 @@ def counted(text: str) -> str:
 
 def overview() -> str:
     """Return the page with a table of methods for each group."""
-    own = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
+    adapting = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
     data = list(leaderboard())
-    lines = [OVERVIEW.format(made=MADE, own=own, advice=chooser(), measured=len(measured()))]
+    lines = [OVERVIEW.format(made=MADE, own=adapting, advice=chooser(), measured=len(measured()))]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += [
@@ -143,8 +143,8 @@ def overview() -> str:
         ]
         for name, of in texts.items():
             if name != "about":
-                known = {} if name in LIKE_FEDAVG else measured().get(name, {})
-                means = [known.get(column, [""])[0].split(" ")[0] for column in data]
+                numbers = {} if name in LIKE_FEDAVG else measured().get(name, {})
+                means = [numbers.get(column, [""])[0].split(" ")[0] for column in data]
                 use = of.get("use", "").partition(". ")[0].rstrip(".")
                 cells = (f"[{title_of(methods()[name])}]({name}.md)", use, *cost(name), *means)
                 lines.append(f"| {' | '.join(cells)} |")
@@ -232,10 +232,10 @@ def settings_lines(method: type[Method]) -> list[str]:
 
 def strategy_of(method: type[Method]) -> str:
     """Return how a server of Flower's makes the method's strategy: with the model where arrays alone are not enough."""
-    words = {key: f'"{value}"' for key, value in settings_of(method).items()}
+    arguments = {key: f'"{value}"' for key, value in settings_of(method).items()}
     if needs_of(method(method.Settings(), TrainingSettings())):
-        words = {"model": "Net", **words}
-    return f"strategies.{method.__name__}({', '.join(f'{key}={value}' for key, value in words.items())})"
+        arguments = {"model": "Net", **arguments}
+    return f"strategies.{method.__name__}({', '.join(f'{key}={value}' for key, value in arguments.items())})"
 
 
 def settings_of(method: type[Method]) -> dict[str, str]:
@@ -252,14 +252,14 @@ def _about(method: type[Method]) -> tuple[str, str]:
 def citation(method: type[Method]) -> tuple[list[str], str, str, str]:
     """Return authors, title, and venue with year of a method's paper, and what its file says of it besides."""
     authors, _, rest = " ".join(_about(method)[1].partition("\n\n")[0].split()).partition(": ")
-    found = re.match(
+    parts = re.match(
         r"(?P<title>.+?)(?:, (?P<when>(?:IEEE [^,]*, |[A-Z][A-Za-z ]* )?20\d\d)(?: \([^)]*\))?)?, "
         "(?P<rest>(?:Sect|Algo|Equa|with ).*)",
         rest,
     )
-    if not found:
+    if not parts:
         raise ValueError(f"{method.name}: its file begins with no citation: {rest!r}")
-    return authors.split(", "), found["title"], found["when"] or "", found["rest"]
+    return authors.split(", "), parts["title"], parts["when"] or "", parts["rest"]
 
 
 def bibliography() -> str:
@@ -294,26 +294,26 @@ LAYERS = ("base.conv1", "base.norm1", "base.conv2", "base.norm2", "head")
 def sharing_drawing() -> str:
     """Return a picture of which arrays of a small network each of some methods shares."""
     parts = [
-        f'<text x="{150 + 62 * at}" y="14" fill="{GREY}">{layer.rpartition(".")[2]}</text>'
-        for at, layer in enumerate(LAYERS)
+        f'<text x="{150 + 62 * column}" y="14" fill="{GREY}">{layer.rpartition(".")[2]}</text>'
+        for column, layer in enumerate(LAYERS)
     ]
     parts.append(f'<text x="{150 + 62 * len(LAYERS)}" y="14" fill="{GREY}">added</text>')
     for row, name in enumerate(DRAWN):
         made = methods()[name](methods()[name].Settings(), TrainingSettings())
         base = nn.Sequential()
-        for at, (into, out) in enumerate([(1, 4), (4, 8)], start=1):
-            base.add_module(f"conv{at}", nn.Conv2d(into, out, 3))
-            base.add_module(f"norm{at}", nn.BatchNorm2d(out))
+        for number, (into, out) in enumerate([(1, 4), (4, 8)], start=1):
+            base.add_module(f"conv{number}", nn.Conv2d(into, out, 3))
+            base.add_module(f"norm{number}", nn.BatchNorm2d(out))
         base.add_module("flat", nn.Flatten())
         split = made.sharing(made.build(BaseHeadModel(base, nn.Linear(8 * 24 * 24, 10))))
         top = 24 + 26 * row
         parts.append(f'<text x="10" y="{top + 15}" fill="{GREY}">{title_of(methods()[name])}</text>')
-        for at, layer in enumerate((*LAYERS, "")):
+        for column, layer in enumerate((*LAYERS, "")):
             of = [[array for array in arrays if _layer(array) == layer] for arrays in (split.shared, split.personal)]
             for half, (arrays, colour) in enumerate(zip(of, (BLUE, LIGHT), strict=True)):
                 if arrays:
                     wide = 25 if all(of) else 50
-                    left = 150 + 62 * at + (25 * half if all(of) else 0)
+                    left = 150 + 62 * column + (25 * half if all(of) else 0)
                     parts.append(f'<path d="M{left} {top}h{wide}v20h-{wide}z" fill="{colour}"/>')
     height = 24 + 26 * len(DRAWN) + 26
     for left, colour, word in ((150, BLUE, "shared"), (250, LIGHT, "personal")):
@@ -354,11 +354,11 @@ def leaderboard() -> dict[str, dict[str, Any]]:
 def measured() -> dict[str, dict[str, list[str]]]:
     """Return the first three columns of the leaderboard, by method and data set."""
     methods_of = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
-    found: dict[str, dict[str, list[str]]] = {}
+    scores: dict[str, dict[str, list[str]]] = {}
     for data, record in leaderboard().items():
         for label, *values in record["table"][1:]:
-            found.setdefault(methods_of[label], {})[data] = values[:3]
-    return found
+            scores.setdefault(methods_of[label], {})[data] = values[:3]
+    return scores
 
 
 def drawing(name: str) -> str:
@@ -377,12 +377,12 @@ def drawing(name: str) -> str:
         parts += [f'<path d="M{across(mean):.1f} {line - 5}v10" stroke="{LIGHT}"/>' for mean in means.values()]
         for method in (*(other for other in BASELINES if other != name), name):
             colour, heading = (BLUE, title_of(methods()[name])) if method == name else (GREY, BASELINES[method])
-            at = across(means[method])
-            anchor = "start" if at < WIDTH / 4 else "end" if at > 3 * WIDTH / 4 else "middle"
+            x = across(means[method])
+            anchor = "start" if x < WIDTH / 4 else "end" if x > 3 * WIDTH / 4 else "middle"
             # The method's name stands above the ticks, Local's and FedAvg's below them, a line each.
             place = line - 12 if method == name else line + 20 + 14 * list(BASELINES).index(method)
-            parts.append(f'<path d="M{at:.1f} {line - 8}v16" stroke="{colour}" stroke-width="3"/>')
-            where = f'x="{at:.1f}" y="{place}" text-anchor="{anchor}" fill="{colour}"'
+            parts.append(f'<path d="M{x:.1f} {line - 8}v16" stroke="{colour}" stroke-width="3"/>')
+            where = f'x="{x:.1f}" y="{place}" text-anchor="{anchor}" fill="{colour}"'
             parts.append(f"<text {where}>{heading} {means[method]:.1f}</text>")
     height = ROW * len(data_sets)
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
@@ -410,9 +410,9 @@ def cost(name: str) -> tuple[str, str, str]:
     if adapted:
         return computation, f"{sharing.layout.size / numbers_in(plain):.2f}", memory
     (record,) = (of for data, of in leaderboard().items() if data.startswith("CIFAR-10"))
-    at = record["table"][0].index("MB")
+    column = record["table"][0].index("MB")
     labels = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
-    sent = {labels[row[0]]: float(row[at].split()[0]) for row in record["table"][1:]}
+    sent = {labels[row[0]]: float(row[column].split()[0]) for row in record["table"][1:]}
     (counted,) = later.get(name, {}).get("of FedAvg's bytes", [None])  # of a round, where the leaderboard has none
     moved = sent[name] / sent["fedavg"] if name in sent else counted
     little = "< 0.01" if name not in sent else "0"
@@ -442,7 +442,7 @@ def _measured(name: str) -> list[str]:
         rows = [row.settings["method"] for row in load(LEADERBOARD).rows.values()]
         later = ["", "## Measured", "", f"Not yet in the {LINKED.format('leaderboard')}."] if name in rows else []
         return later + _measured_on_digits(name)
-    found, verdicts = [], dict[str, list[str]]()
+    results, verdicts = [], dict[str, list[str]]()
     for data, (mean, *_) in measured()[name].items():
         ranked = ranks(leaderboard()[data]["table"])
         label = next(of for of, row in load(LEADERBOARD).rows.items() if row.settings["method"] == name)
@@ -451,17 +451,17 @@ def _measured(name: str) -> list[str]:
         )
         rank = 1 + sum(of < ranked[label] for of in ranked.values())
         place = ", ".join([ordinal(rank), *(match[1] for match in few if match)])
-        found.append(f"{short(data) if found else LINKED.format(short(data))} **{mean}** ({place})")
+        results.append(f"{short(data) if results else LINKED.format(short(data))} **{mean}** ({place})")
         kind = against_local(leaderboard()[data]).get(label)
         if kind:
             verdicts.setdefault(VERDICTS[kind], []).append(short(data))
-    only = "" if sum(map(len, verdicts.values())) == len(found) else "only "
+    only = "" if sum(map(len, verdicts.values())) == len(results) else "only "
     places = {what: " and ".join(of) if len(of) < 3 else "all three" for what, of in verdicts.items()}
     said = (f"{what} than Local {only}on {of}" for what, of in places.items())
     verdict = f"Significantly {', '.join(said)}" if verdicts else "No significant difference from Local"
     lead = LIKE_FEDAVG.get(name, "The baseline" if name == "local" else verdict)
     picture = f"![Accuracies]({name}.svg)"
-    return ["", "## Measured", "", f"{lead}: {', '.join(found)}.", "", picture]
+    return ["", "## Measured", "", f"{lead}: {', '.join(results)}.", "", picture]
 
 
 def _measured_on_digits(name: str) -> list[str]:

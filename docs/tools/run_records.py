@@ -772,7 +772,7 @@ def verdicts(records: Path, arguments: Sequence[str]) -> str:
 
 
 @table
-def support(records: Path, words: Sequence[str]) -> str:
+def support(records: Path, arguments: Sequence[str]) -> str:
     """Return which method trained with what, as ``docs/tools/support_matrix.py`` tried it."""
     tried = one("figures/support", records)["values"]
     rows = [
@@ -783,7 +783,7 @@ def support(records: Path, words: Sequence[str]) -> str:
 
 
 @table
-def support_reasons(records: Path, words: Sequence[str]) -> str:
+def support_reasons(records: Path, arguments: Sequence[str]) -> str:
     """Return with which words each combination was refused."""
     tried = one("figures/support", records)["values"]
     rows = [[name, what, reason] for name in sorted(tried) for what, reason in tried[name].items() if reason]

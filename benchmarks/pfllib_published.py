@@ -58,7 +58,9 @@ def measure(options: argparse.Namespace) -> None:
         write_clients(config, clients)
         note(f"PFLlib: {row}, {options.rounds} rounds")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        accuracies = pfllib(system, words(config, row, options.rounds), options.seed, clients, options.rounds // EVERY)
+        accuracies = pfllib(
+            system, command_line(config, row, options.rounds), options.seed, clients, options.rounds // EVERY
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         curve = {str(EVERY * number): [round(100 * value, 2)] for number, value in enumerate(accuracies, start=1)}
@@ -70,7 +72,7 @@ def measure(options: argparse.Namespace) -> None:
     print(f"\nPFLlib: commit {commit}, seed {options.seed}\nMachine: {machine()}")
 
 
-def words(config: Config, row: str, rounds: int) -> list[str]:
+def command_line(config: Config, row: str, rounds: int) -> list[str]:
     """Return the options of PFLlib's ``main.py`` for a row."""
     shared = {
         "-data": "FashionMNIST", "-m": "CNN", "-dev": "cpu", "-ncl": 10, "-nc": config.data.num_clients, "-jr": 1,

@@ -51,12 +51,12 @@ def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found
     """Refuse arguments without a name, but for the first one, in a line."""
 
     @wraps(function)
-    def call(*given: Given.args, **named: Given.kwargs) -> Found:
-        if len(given) > 1:
+    def call(*arguments: Given.args, **named: Given.kwargs) -> Found:
+        if len(arguments) > 1:
             first = function.__code__.co_varnames[0]
             allowed = f'needs a name, as in dataset="digits"; only {first} may be given without one'
-            raise ConfigError(function.__name__, plain(given[1]), allowed)
-        return function(*given, **named)
+            raise ConfigError(function.__name__, plain(arguments[1]), allowed)
+        return function(*arguments, **named)
 
     return call
 

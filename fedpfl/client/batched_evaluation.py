@@ -48,8 +48,8 @@ class BatchedEvaluation:
                 for client, make in requests:
                     message = make()
                     try:
-                        found = self._begin(client, message)
-                        batches.setdefault(self._engine.config.run.model, []).append(found)
+                        prepared = self._begin(client, message)
+                        batches.setdefault(self._engine.config.run.model, []).append(prepared)
                     except CannotStack as reason:
                         answers[client] = self._alone(client, message, str(reason))
                     except RAISED as error:  # one client's: the others continue
@@ -66,18 +66,18 @@ class BatchedEvaluation:
             raise CannotStack("a metric or a target needs all predictions of a client")
         local: LocalRound
         if type(engine.sharing) is Sharing:
-            state, later, given = engine.read(client, message, LazyRound)
-            later.wait_for(given.load)
+            state, later, round_start = engine.read(client, message, LazyRound)
+            later.wait_for(round_start.load)
             local = later
         else:
-            state, local, given = engine.read(client, message, LocalRound)
+            state, local, round_start = engine.read(client, message, LocalRound)
         method = engine.method_state.copied(engine.config.method)
         method.prepare(local)
         if method.adaptation(local):
             raise CannotStack("the model adapts before its test")
         if any(part.looks_at_test(state, local) for part in engine.parts):
             raise CannotStack("the tested model is used further")
-        member = Member(engine.test_samples(client), _no_draws, _no_draws, given, None)
+        member = Member(engine.test_samples(client), _no_draws, _no_draws, round_start, None)
         if not isinstance(local, LazyRound) or local.is_loaded:
             self._turns[engine.model].take(member)
         return _TestedClient(
@@ -89,7 +89,7 @@ class BatchedEvaluation:
         engine, begun = self._engine, time.perf_counter()
         engine.use_model_of(clients[0].number)
         try:
-            found = self._scores(clients)
+            by_name = self._scores(clients)
         except torch.cuda.OutOfMemoryError:
             self._memory.too_many(len(clients))
             half = len(clients) // 2
@@ -103,7 +103,7 @@ class BatchedEvaluation:
         share = (time.perf_counter() - begun) / len(clients)
         for place, client in enumerate(clients):
             metrics: dict[str, Number] = {}
-            for name, scores in found.items():
+            for name, scores in by_name.items():
                 if name != "validation" or len(client.validation.y):
                     metrics.update(metrics_of(name, scores[place]))
             answers[client.number] = Payload(metrics={**metrics, "evaluate-seconds": client.seconds + share})

@@ -302,8 +302,8 @@ def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[lis
         # Into memory that the GPU can write to by itself: many times as fast.
         rows = list(torch.empty(vectors.shape, pin_memory=vectors.is_cuda).copy_(vectors).numpy())
     trained = [
-        TrainedArrays({name: np.asarray(array[at]) for name, array in personal_arrays.items()}, row, is_finite)
-        for at, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
+        TrainedArrays({name: np.asarray(array[index]) for name, array in personal_arrays.items()}, row, is_finite)
+        for index, (row, is_finite) in enumerate(zip(rows, finite.tolist()))
     ]
     return trained, vectors
 

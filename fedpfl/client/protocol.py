@@ -98,12 +98,12 @@ def unpack(content: bytes) -> tuple[Header, Payload]:
     """Return the content of bytes that are one frame and nothing else, as :func:`read` does."""
     stream = io.BytesIO(content)
     try:
-        found = read(stream)
+        message = read(stream)
     except EOFError:
         raise ProtocolError("an incomplete frame arrived") from None
     if stream.tell() < len(content):
         raise ProtocolError(f"a frame with {len(content) - stream.tell()} extra bytes arrived")
-    return found
+    return message
 
 
 def read(stream: Readable) -> tuple[Header, Payload]:
@@ -132,10 +132,10 @@ def _parts(header: Mapping[str, Any], payload: Payload) -> list[bytes]:
 
 
 def _exactly(stream: Readable, count: int) -> bytes:
-    found = stream.read(count)
-    if len(found) < count:
+    data = stream.read(count)
+    if len(data) < count:
         raise EOFError("the connection ended within a frame")
-    return found
+    return data
 
 
 def _require_lengths(header_bytes: int, arrays_bytes: int) -> None:
@@ -163,16 +163,16 @@ def _arrays(content: bytes) -> dict[str, np.ndarray]:
 
 def values(header: Header, key: str) -> dict[str, Value]:
     """Take a mapping of settings out of a header."""
-    found = header.pop(key, None)
-    if not isinstance(found, dict) or not all(isinstance(v, (bool, int, float, str)) for v in found.values()):
+    entries = header.pop(key, None)
+    if not isinstance(entries, dict) or not all(isinstance(v, (bool, int, float, str)) for v in entries.values()):
         raise ProtocolError(f"a header arrived whose {key} is not a mapping of settings")
-    if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in found.values()):
+    if any(isinstance(value, int) and abs(value) > MAX_INTEGER for value in entries.values()):
         raise ProtocolError(f"a header arrived whose {key} has an integer of more than 64 bits")
-    return found
+    return entries
 
 
 def _numbers(header: Header) -> dict[str, Any]:
-    found = values(header, "metrics")
-    if any(isinstance(value, (bool, str)) for value in found.values()):
+    metrics = values(header, "metrics")
+    if any(isinstance(value, (bool, str)) for value in metrics.values()):
         raise ProtocolError("a header arrived whose metrics are not all numbers")
-    return found
+    return metrics

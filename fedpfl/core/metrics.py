@@ -151,8 +151,8 @@ def is_share_of_app(name: str) -> bool:
     >>> [is_share_of_app(name) for name in ("accuracy", "eval_acc", "val-f1-macro", "eval_loss", "acc_steps")]
     [True, True, True, False, False]
     """
-    words = name.lower().replace("_", "-").split("-")
-    return words[-1] == "acc" or any(is_share("-".join(words[place:])) for place in range(len(words)))
+    parts = name.lower().replace("_", "-").split("-")
+    return parts[-1] == "acc" or any(is_share("-".join(parts[place:])) for place in range(len(parts)))
 
 
 def unlikely(metric: str, values: Sequence[float]) -> str:

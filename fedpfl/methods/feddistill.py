@@ -87,11 +87,11 @@ class FedDistill(PrototypeMethod):
 
     def schedule(self, local: LocalRound) -> list[Phase]:
         """Train everything for E epochs."""
-        predictions, known = self.prototypes(local)
+        predictions, is_known = self.prototypes(local)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             logits = model(batch.x)
-            apart = F.cross_entropy(logits, predictions[batch.y], reduction="none") * known[batch.y]
+            apart = F.cross_entropy(logits, predictions[batch.y], reduction="none") * is_known[batch.y]
             return self.training.criterion(logits, batch.y) + self.settings.teaching * apart.mean()
 
         return [Phase(train=everything, epochs=self.training.local_epochs, loss=loss)]

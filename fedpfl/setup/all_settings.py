@@ -66,19 +66,19 @@ def owners() -> dict[str, tuple[str, ...]]:
     return methods
 
 
-def check(given: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Raise :class:`ConfigError` for settings ``given`` that there are not or that are not allowed, without torch.
+def check(settings: Mapping[str, Any], app: Mapping[str, Any], named: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Raise :class:`ConfigError` for ``settings`` that there are not or that are not allowed, without torch.
 
     ``app`` has the settings of the app. ``named`` are settings whose values are checked later, as is what needs torch.
     """
-    method = given.get("method", app.get("method", ""))
+    method = settings.get("method", app.get("method", ""))
     if isinstance(method, str) and references.is_custom("method", method):
         return  # whose settings are known once it is imported
     fields = _fields_of(method if isinstance(method, str) else "")
-    if {*named, *given} - fields.keys():
+    if {*named, *settings} - fields.keys():
         fields = all_settings(look=False)
-        s.require_keys({**named, **given}, {*fields, *app})
-    for key, value in given.items():
+        s.require_keys({**named, **settings}, {*fields, *app})
+    for key, value in settings.items():
         if key == "model":
             s.typed(key, value, fields[key])
         elif key in fields:
@@ -93,12 +93,12 @@ def unused(values: Mapping[str, Any], method: str) -> list[str]:
     if not set(values) - {*keys_of(method)}:  # so that no other method needs to be imported
         return []
     every = all_settings()
-    given: dict[str, list[str]] = {}
+    by_methods: dict[str, list[str]] = {}
     for key, methods in owners().items():
         if method not in methods and values.get(key, every[key].default) != every[key].default:
-            given.setdefault(", ".join(methods), []).append(key)
-    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in given.items())
-    return [f"settings of other methods, which {method} does not use: {named}"] if given else []
+            by_methods.setdefault(", ".join(methods), []).append(key)
+    named = "; ".join(f"{', '.join(keys)} of {name}" for name, keys in by_methods.items())
+    return [f"settings of other methods, which {method} does not use: {named}"] if by_methods else []
 
 
 def require_used(values: Mapping[str, Any], methods: Collection[str]) -> None:

@@ -139,8 +139,8 @@ def _assembled(
     sharing = guarded(f"{config.method.name}.sharing", config.method.sharing)(model)
     _require_exact(config.run.model, model, sharing)
     disturbed = [name for name in sharing.layout.names if name in (sharing.layout.buffers or ())]
-    if config.wants(PrivacyOption) and (own := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):
-        allowed = f"would add noise to {own[0]}, a buffer: use nn.BatchNorm, or a method that does not share it"
+    if config.wants(PrivacyOption) and (buffers := [n for n in disturbed if not n.endswith(RUNNING_STATISTICS)]):
+        allowed = f"would add noise to {buffers[0]}, a buffer: use nn.BatchNorm, or a method that does not share it"
         raise ConfigError("dp-noise-multiplier", config.of(PrivacySettings).dp_noise_multiplier, allowed)
     if not sharing.shared and any(travels(name, model) for name in still):
         allowed = f"leaves nothing that {config.run.method} shares: every client would train alone"

@@ -220,19 +220,19 @@ class RunSettings:
         taken: set[int] = set()
         listed = "" if references.is_reference(self.client_models) else self.client_models
         for part in filter(None, listed.split(",")):
-            found = _CLIENTS.fullmatch(part.strip())
-            if found is None:
+            match = _CLIENTS.fullmatch(part.strip())
+            if match is None:
                 allowed = (
                     f"{part.strip()!r} must be a number or a range of clients, a colon and a model: 0-9:fedavg-cnn"
                 )
                 raise ConfigError("client-models", self.client_models, allowed)
-            first, last = int(found[1]), int(found[2] or found[1])
+            first, last = int(match[1]), int(match[2] or match[1])
             numbers = range(first, last + 1)
             if not numbers or not taken.isdisjoint(numbers):
                 allowed = f"{part.strip()!r} has {'no client' if not numbers else 'a client that already has a model'}"
                 raise ConfigError("client-models", self.client_models, allowed)
             taken.update(numbers)
-            yield numbers, found[3]
+            yield numbers, match[3]
 
     def enough_clients(self, expected: int) -> int:
         """Return how many of the expected clients have to take part."""
@@ -309,11 +309,13 @@ class Config:
         run, data, training = s.parse(RunSettings, values), DataSettings.of(values), s.parse(TrainingSettings, values)
         method = find(run.method)
         settings = s.parse(method.Settings, values, method.name)
-        own = user_code.guarded("method", run.method, method)(settings, training, run.personal_head)
-        config = cls(run, data, training, tuple(option(s.parse(option.Settings, values)) for option in OPTIONS), own)
+        instance = user_code.guarded("method", run.method, method)(settings, training, run.personal_head)
+        config = cls(
+            run, data, training, tuple(option(s.parse(option.Settings, values)) for option in OPTIONS), instance
+        )
         config = config.put(config.of(PrivacySettings).calibrated(run.num_server_rounds, run.fraction_train))
         run.check(config)
-        training.check(own)
+        training.check(instance)
         config._check_method()
         for option in config.options:
             option.check(config)
@@ -323,23 +325,23 @@ class Config:
         """Raise ``ConfigError`` for settings that the method cannot have, and for what its author got wrong."""
         from ..methods.base import Aggregation, require_returned
 
-        own, values = self.method, self.flat()
+        method, values = self.method, self.flat()
         usual = {key: of.default for key, of in self._fields().items()}
         # A property of an author's own may raise.
         refuses, aggregation, extras = (
-            user_code.guarded("method", f"{own.name}.{name}", partial(getattr, own, name))()
+            user_code.guarded("method", f"{method.name}.{name}", partial(getattr, method, name))()
             for name in ("refuses", "aggregation", "extras")
         )
         for key, why in refuses.items():
             if key not in (refusable := self._tagged("refusable")):
-                raise ConfigError("method", own.name, f"refuses {key!r}; a method can refuse {', '.join(refusable)}")
+                raise ConfigError("method", method.name, f"refuses {key!r}; a method can refuse {', '.join(refusable)}")
             if (self.training.labels if key == "loss" else values[key]) != usual[key]:
-                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {own.name}: it {why}")
-        require_returned(own, "aggregation", aggregation, Aggregation, "a fedpfl.Aggregation")
+                raise ConfigError(key, values[key], f"must be {str(usual[key]).lower()} for {method.name}: it {why}")
+        require_returned(method, "aggregation", aggregation, Aggregation, "a fedpfl.Aggregation")
         if not aggregation.rule.combines:
             self.require_combined()
         for extra in extras:
-            require_returned(own, "extras", extra, Extra, "a list of fedpfl.Extra")
+            require_returned(method, "extras", extra, Extra, "a list of fedpfl.Extra")
 
     def require_combined(self) -> None:
         """Raise ``ConfigError`` for settings of what clients send, as they send nothing of their models."""

@@ -159,9 +159,9 @@ def strategies_stub() -> str:
 
 
 def _type_of(field: dataclasses.Field[Any]) -> str:
-    found = field.metadata["limits"]
-    if found.choices is not None and not found.open_to:
-        return f"Literal[{', '.join(json.dumps(choice) for choice in found.choices())}]"
+    limits = field.metadata["limits"]
+    if limits.choices is not None and not limits.open_to:
+        return f"Literal[{', '.join(json.dumps(choice) for choice in limits.choices())}]"
     return f"{type(field.default).__name__} | float" if isinstance(field.default, str) else type(field.default).__name__
 
 
@@ -201,7 +201,7 @@ def update(root: Path) -> list[Path]:
     if not block.search(text):
         raise FedpflError(f"{project}: has no settings block; run this in the project's folder")
     if not (root / "fedpfl").is_dir():
-        return _write({project: block.sub(lambda found: pyproject_block(_values(project, found.group())), text)})
+        return _write({project: block.sub(lambda match: pyproject_block(_values(project, match.group())), text)})
     wanted = {
         root / "fedpfl" / "api" / "settings.pyi": settings_stub(),
         root / "fedpfl" / "strategies.pyi": strategies_stub(),
@@ -238,15 +238,15 @@ def _write(wanted: Mapping[Path, str]) -> list[Path]:
 
 def _values(project: Path, block: str) -> dict[str, Any]:
     """Return the values of a block of settings: on each line ``key = value``, the value as JSON, and a comment."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for line in block.splitlines():
         key, equals, rest = line.partition(" = ")
         if equals and not line.startswith("#"):
             try:
-                found[key], _ = json.JSONDecoder().raw_decode(rest)
+                values[key], _ = json.JSONDecoder().raw_decode(rest)
             except ValueError:
                 raise FedpflError(f"{project}: the setting {key} is not written as a plain value: {rest}") from None
-    return found
+    return values
 
 
 def settings_table(fields: Mapping[str, dataclasses.Field[Any]]) -> list[str]:

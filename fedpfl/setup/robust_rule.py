@@ -116,11 +116,11 @@ def trimmed_mean(vectors: Sequence[np.ndarray], dropped: int) -> np.ndarray:
     count = len(vectors)
     dropped = min(dropped, (count - 1) // 2)
     places = (dropped, count - 1 - dropped)
-    found = np.empty(len(vectors[0]), np.float64)
+    means = np.empty(len(vectors[0]), np.float64)
     for place, rows in _blocks(vectors):
         stay = np.partition(rows, places, axis=0)[dropped : count - dropped] if dropped else rows
-        found[place] = stay.mean(axis=0, dtype=np.float64)
-    return found
+        means[place] = stay.mean(axis=0, dtype=np.float64)
+    return means
 
 
 def krum(vectors: Sequence[np.ndarray], start: np.ndarray, false: int) -> list[int]:
@@ -167,6 +167,6 @@ def largest_weight(samples: Sequence[float], share: float) -> float:
 
 def _blocks(vectors: Sequence[np.ndarray]) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield places, and what vectors of one length have there: shape (vectors, values)."""
-    for at in range(0, len(vectors[0]), ROWS_BLOCK):
-        place = slice(at, at + ROWS_BLOCK)
+    for start in range(0, len(vectors[0]), ROWS_BLOCK):
+        place = slice(start, start + ROWS_BLOCK)
         yield place, np.stack([vector[place] for vector in vectors])

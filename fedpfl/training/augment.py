@@ -119,8 +119,8 @@ def flip_crop(x: Tensor, rng: np.random.Generator) -> Tensor:
     columns[mirrored] = columns[mirrored, ::-1]
     padded = F.pad(x, (border,) * 4, mode="reflect").permute(0, 2, 3, 1)
     images, down, across = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
-    places = [torch.from_numpy(np.broadcast_to(at, (n, height, width)).copy()) for at in (images, down, across)]
-    return padded[tuple(at.to(x.device) for at in places)].permute(0, 3, 1, 2)
+    places = [torch.from_numpy(np.broadcast_to(index, (n, height, width)).copy()) for index in (images, down, across)]
+    return padded[tuple(place.to(x.device) for place in places)].permute(0, 3, 1, 2)
 
 
 def pixels_of(x: Tensor, normalize: str = HALF) -> Tensor:

@@ -144,10 +144,10 @@ class Turns:
     def reset(self) -> None:
         """Give modules the attributes that they have between clients."""
         for module, before in zip(self.modules, self._attributes):
-            own = vars(module)
-            for name in own.keys() - before.keys():
-                del own[name]
-            own.update({name: value for name, value in before.items() if name != "training"})
+            attributes = vars(module)
+            for name in attributes.keys() - before.keys():
+                del attributes[name]
+            attributes.update({name: value for name, value in before.items() if name != "training"})
         for (place, name), content in self._contents.items():
             if not same(self._attributes[place][name], content):
                 fresh = self._attributes[place][name] = copied(content)
@@ -291,17 +291,17 @@ class _Run:
         losses = params[0].new_zeros(len(members), len(self.sizes[0]))
         groups = [list(self._groups(tick)) for tick in range(len(self.sizes[0]))]
         if augment is None:
-            batches.plan([(clients, tick) for tick, found in enumerate(groups) for clients, _ in found])
-        alike = Counter(self._shape(tick, rows) for tick, found in enumerate(groups) for _, rows in found)
+            batches.plan([(clients, tick) for tick, group in enumerate(groups) for clients, _ in group])
+        alike = Counter(self._shape(tick, rows) for tick, group in enumerate(groups) for _, rows in group)
         # A graph repeats what happens on the GPU, and nothing else.
         on_gpu = all(tensor.is_cuda for tensor in (params[0], *self.merged.leaves))
         with_graphs = on_gpu and _may_be_captured(parts)
         captured: dict[Any, _CapturedStep] = {}
         with ExitStack() as stack:
             norms = stack.enter_context(statistics_of(turns.modules, phase.move_statistics))
-            for tick, found in enumerate(groups):
+            for tick, group in enumerate(groups):
                 done: list[Part] = []
-                for clients, rows in found:
+                for clients, rows in group:
                     shape = self._shape(tick, rows)
                     batch = batches.next(clients, tick)
                     if shape in captured:
@@ -340,8 +340,8 @@ class _Run:
             return self.sizes[client][tick]
 
         there = [client for client, sizes in enumerate(self.sizes) if len(sizes) > tick]
-        for _, found in groupby(sorted(there, key=kind), kind):
-            clients = list(found)
+        for _, group in groupby(sorted(there, key=kind), kind):
+            clients = list(group)
             if clients[-1] - clients[0] + 1 == len(clients):
                 yield clients, slice(clients[0], clients[-1] + 1)
             else:
@@ -377,8 +377,8 @@ class _Run:
         if phase.penalty is not None or settings.clip_norm or limits:
             grads = self._for_each(self._adjust, held, grads, leaves, limits)
         for part in parts:
-            part.optimizer.step([grads[at] for at in part.members])
-            held.update(zip([self.names[at] for at in part.members], part.optimizer.params))
+            part.optimizer.step([grads[index] for index in part.members])
+            held.update(zip([self.names[index] for index in part.members], part.optimizer.params))
         if phase.project is not None:
             self._for_each(self._project, held, [], leaves, limits)
         if isinstance(rows, Tensor):
@@ -411,12 +411,12 @@ class _Run:
 
         try:
             with self.precision:
-                found: Tensor = torch.vmap(of_one, randomness="error")(
+                losses: Tensor = torch.vmap(of_one, randomness="error")(
                     dict(trained), dict(others), list(leaves), tuple(batch), list(masks)
                 )
         finally:
             self.turns.reset()
-        return found
+        return losses
 
     def _adjust(self, made: Any, arrays: Mapping[str, Tensor], grads: list[Tensor], limits: Sequence[Part]) -> None:
         _, penalty, *_ = made.value
@@ -425,7 +425,7 @@ class _Run:
         if self.settings.clip_norm:
             clip(grads, self.settings.clip_norm)
         for part in limits:
-            clip([grads[at] for at in part.members], cast(float, part.clip_norm))
+            clip([grads[index] for index in part.members], cast(float, part.clip_norm))
 
     def _project(self, made: Any, arrays: Mapping[str, Tensor], grads: list[Tensor], limits: Sequence[Part]) -> None:
         made.value[2](self.names, [arrays[name] for name in self.names])
@@ -467,13 +467,13 @@ class _Run:
         rows = zip(*(array.unbind() for array in self.stacked.values()))
         arrays = [dict(zip(self.stacked, of_one)) for of_one in rows]
         moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
-        for at, (member, sizes) in enumerate(zip(self.members, self.sizes)):
-            member.given, member.arrays = None, arrays[at]
-            self.merged.write_back(at, self.changed)
+        for index, (member, sizes) in enumerate(zip(self.members, self.sizes)):
+            member.given, member.arrays = None, arrays[index]
+            self.merged.write_back(index, self.changed)
             if moves and member.velocity is not None and self.velocity:
-                member.velocity[self.place] = {name: array[at].clone() for name, array in self.velocity.items()}
-            last = slice(len(sizes) - self.last[at], len(sizes))
-            means[id(member)] = summed(of_each[at][last], sizes[last]) / sum(sizes[last])
+                member.velocity[self.place] = {name: array[index].clone() for name, array in self.velocity.items()}
+            last = slice(len(sizes) - self.last[index], len(sizes))
+            means[id(member)] = summed(of_each[index][last], sizes[last]) / sum(sizes[last])
         return [means.get(id(member)) for member in self.all_members]
 
 
@@ -495,14 +495,14 @@ class Holder(nn.Module):
             if name in arrays:
                 arrays[name]._is_param = True  # type: ignore[attr-defined]  # for isinstance(…, nn.Parameter)
         held = {f"model.{name}": array for name, array in arrays.items()}
-        found: Tensor = torch.func.functional_call(self, held, (function, batch))
+        output: Tensor = torch.func.functional_call(self, held, (function, batch))
         for name, array in arrays.items():  # a buffer may have got a new tensor (`self.mean = …`), as in run_phase
             now = held[f"model.{name}"]
             if now is not array:
                 if name in self.parameter_names or now.shape != array.shape or now.dtype != array.dtype:
                     raise CannotStack(f"the model puts another tensor in the place of {name}")
                 array.copy_(now.detach())
-        return found
+        return output
 
 
 class _CapturedStep:
@@ -531,8 +531,8 @@ class _CapturedStep:
 
     def replay(self, batch: Batch, masks: Sequence[Tensor]) -> Tensor:
         """Make the step with these samples; return the loss of each client, until the next replay."""
-        for mine, given in zip(self._inputs, (*batch, *masks)):
-            mine.copy_(given)
+        for mine, value in zip(self._inputs, (*batch, *masks)):
+            mine.copy_(value)
         self._graph.replay()
         return self._losses
 
@@ -583,9 +583,9 @@ class _Batches:
             if tick % self._epoch[client] == 0:
                 self._orders[client] = self._generators[client].permutation(self._counts[client])
                 self._at[client] = 0
-            at = self._at[client]
-            row[:] = self._orders[client][at : at + size]
-            self._at[client] = at + size
+            start = self._at[client]
+            row[:] = self._orders[client][start : start + size]
+            self._at[client] = start + size
         return places
 
     def next(self, clients: Sequence[int], tick: int) -> Batch:
@@ -701,26 +701,26 @@ class _BatchNorm(torch.autograd.Function):
     """BatchNorm of clients: that of one client with the channels of all, as vmap has none on a GPU."""
 
     @staticmethod
-    def forward(*given: Any) -> Tensor:
+    def forward(*arguments: Any) -> Tensor:
         """Normalise."""
-        return F.batch_norm(*given)
+        return F.batch_norm(*arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Do nothing: outside of vmap this is never used."""
 
     @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, *given: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, dims: Any, x: Tensor, *arguments: Any) -> tuple[Tensor, int]:
         """Normalise the samples of all clients."""
         count = info.batch_size
         x = x.expand(count, *x.shape).transpose(0, 1) if dims[0] is None else x.movedim(dims[0], 1)
         arrays = [
             array.expand(count, -1).reshape(-1) if dim is None else array.movedim(dim, 0).flatten()
-            for array, dim in zip(given[:4], dims[1:5]) if array is not None
+            for array, dim in zip(arguments[:4], dims[1:5]) if array is not None
         ]  # fmt: skip
         present = iter(arrays)
-        merged: list[Any] = [None if array is None else next(present) for array in given[:4]]
-        out = F.batch_norm(x.flatten(1, 2), *merged, *given[4:])
+        merged: list[Any] = [None if array is None else next(present) for array in arguments[:4]]
+        out = F.batch_norm(x.flatten(1, 2), *merged, *arguments[4:])
         return out.reshape(len(out), count, -1, *out.shape[2:]), 1
 
 
@@ -800,8 +800,8 @@ def _put_back(part: Part, whole: Part, rows: Rows) -> None:
     if isinstance(rows, Tensor):
         for name, value in vars(whole.optimizer).items():
             if isinstance(value, list):
-                for tensor, found in zip(value, vars(part.optimizer)[name]):
-                    tensor.index_copy_(0, rows, found)
+                for tensor, updated in zip(value, vars(part.optimizer)[name]):
+                    tensor.index_copy_(0, rows, updated)
 
 
 def kind_of(phases: Sequence[Phase]) -> Any:

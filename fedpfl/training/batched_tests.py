@@ -34,15 +34,15 @@ def scores_of_many(
     CannotStack
         The forward passes cannot run as one.
     """
-    order = sorted(range(len(members)), key=lambda at: len(samples[at].y), reverse=True)
-    groups = [order] if alike else [list(group) for _, group in groupby(order, lambda at: len(samples[at].y))]
+    order = sorted(range(len(members)), key=lambda index: len(samples[index].y), reverse=True)
+    groups = [order] if alike else [list(group) for _, group in groupby(order, lambda index: len(samples[index].y))]
     scores: dict[int, Score] = {}
     try:
         with torch.no_grad():
             for group in groups:
                 of_group = _scores(
-                    turns, [forwards[at] for at in group], [members[at] for at in group],
-                    [samples[at] for at in group], room,
+                    turns, [forwards[index] for index in group], [members[index] for index in group],
+                    [samples[index] for index in group], room,
                 )  # fmt: skip
                 scores.update(zip(group, of_group))
     except (CannotStack, torch.cuda.OutOfMemoryError):
@@ -51,7 +51,7 @@ def scores_of_many(
         raise CannotStack(in_one_line(error)) from error
     finally:
         turns.reset()
-    return [scores[at] for at in range(len(members))]
+    return [scores[index] for index in range(len(members))]
 
 
 def _scores(

@@ -314,7 +314,10 @@ def _stepper(parts: Sequence[Part]) -> Callable[[list[Tensor]], None]:
 def _batches(x: Tensor, y: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Iterator[Batch]:
     order = torch.from_numpy(rng.permutation(len(y))[: sum(sizes)]).to(y.device)
     if not isinstance(x, Tensor):  # samples are read when they are needed
-        yield from (Batch(x.gathered(at), y.index_select(0, at), at) for at in torch.split(order, list(sizes)))
+        yield from (
+            Batch(x.gathered(indices), y.index_select(0, indices), indices)
+            for indices in torch.split(order, list(sizes))
+        )
         return
     # Images lie as N×H×W×C in memory (channels_last): gathering rows of that view copies whole samples and keeps it so.
     rows = x.permute(0, 2, 3, 1) if x.dim() == 4 else x

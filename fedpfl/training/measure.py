@@ -203,7 +203,7 @@ def _one_against_rest(of_class: Callable[[Tensor, Tensor], float], both_of_two: 
             places = places[1:]
         if not places:
             return UNDEFINED
-        return math.fsum(of_class(cases.scores[:, at], cases.truth[:, at]) for at in places) / len(places), 1
+        return math.fsum(of_class(cases.scores[:, place], cases.truth[:, place]) for place in places) / len(places), 1
 
     return measure
 

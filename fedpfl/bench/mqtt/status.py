@@ -111,8 +111,8 @@ class Board:
             if not retained:
                 node["heard"] = self._clock()
         elif kind == "log":
-            words = f"{values.get('level', '')} {values.get('message', '')}"
-            self.log.append(LogLine(self._clock(), name, printable(words, 400)))
+            text = f"{values.get('level', '')} {values.get('message', '')}"
+            self.log.append(LogLine(self._clock(), name, printable(text, 400)))
         elif topic == topics.BRIDGE_PRESENCE:
             self.bridge = dict(values)
             self._bridge_heard = self._since if retained else self._clock()
@@ -134,12 +134,12 @@ class Board:
     def headline(self) -> str:
         """Return what the run and the bridge are doing."""
         run = self.run
-        words = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
+        text = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
         if run.get("round") is not None:
-            words += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
+            text += f", round {run['round']} of {run.get('rounds')}, {run.get('method')} on {run.get('dataset')}"
         if run.get("error"):
-            words += f" ({run['error']})"
-        return f"{words}   bridge: {self._state(self.bridge, self._bridge_heard, 'not seen')}"
+            text += f" ({run['error']})"
+        return f"{text}   bridge: {self._state(self.bridge, self._bridge_heard, 'not seen')}"
 
     def _state(self, presence: Mapping[str, Any], heard: float, otherwise: str) -> str:
         state = printable(str(presence.get("state", otherwise)))

@@ -51,28 +51,28 @@ def tables(config: Any) -> dict[str, dict[str, Any]]:
     """Return the settings of each client, by its number or name."""
     text = config.of(ClientSettings).client_settings
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(own, dict) for own in found.values()):
+        parsed = None
+    if not isinstance(parsed, dict) or not all(isinstance(table, dict) for table in parsed.values()):
         allowed = "must be a table of settings for each client: {anna = {local-epochs = 2}}"
         raise ConfigError("client-settings", text, allowed)
-    return found
+    return parsed
 
 
 def check(config: Any) -> None:
     """Raise ``ConfigError`` for what one client cannot have, and for weights that a sum with noise does not allow."""
     privacy, robust = config.of(PrivacySettings), config.of(RobustSettings)
-    for client, own in tables(config).items():
-        for key in own:
+    for client, table in tables(config).items():
+        for key in table:
             if key not in ALLOWED:
                 hint = did_you_mean(key, ALLOWED)
                 raise refused(client, f"{key} of client {client}: must be one of {', '.join(ALLOWED)}{hint}")
         try:
-            parse(type(config.training), {**dict(items(config.training)), **own}).check(config.method)
+            parse(type(config.training), {**dict(items(config.training)), **table}).check(config.method)
         except ConfigError as error:
             raise refused(client, str(error)) from error
-        weight = own.get(WEIGHT, 1)
+        weight = table.get(WEIGHT, 1)
         if type(weight) not in (int, float) or not 0 <= weight <= MAX_WEIGHT:
             raise refused(client, f"weight = {weight!r}: must be a number of at least 0")
         if weight != 1 and privacy.on and privacy.dp_where == "server":

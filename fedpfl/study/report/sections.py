@@ -463,7 +463,7 @@ def _boards(groups: Sequence[RunGroup]) -> Iterator[Section]:
             spreads = [Spread.of(numbers) if numbers else None for numbers in (hours, energies, watts)]
             of_runs.append([group.label, *spreads])
     if of_boards:
-        words = (
+        sentence = (
             "What boards have reported of themselves over MQTT (boards.csv); a cell without a number was not measured. "
             "Energy is that of the whole boards, also while they waited."
         )
@@ -473,7 +473,7 @@ def _boards(groups: Sequence[RunGroup]) -> Iterator[Section]:
             Table("Energy and time", ["run", "hours", "energy of all boards, kJ", "mean W of a board"], of_runs, 2),
             Table("Boards", columns, of_boards, [0, 0, 0, 0, 0, 2, 1, 0, 0, 1, 1]),
         ]
-        yield Section("Boards", [words], tables, warnings=warnings)
+        yield Section("Boards", [sentence], tables, warnings=warnings)
     elif warnings:
         yield Section("Boards", warnings=warnings)
 

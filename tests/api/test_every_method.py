@@ -113,19 +113,19 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(
-    ("method", "given"),
+    ("method", "changes"),
     [
         ("local", {"client_models": {0: "mlp"}}), ("local", {"client_models": {0: "mlp"}, "tune_epochs": 1}),
-        *((method, given) for method in ("fedavg", "fedper", "fedala", "per-fedavg", "ditto") for given in CHANGES),
+        *((method, changes) for method in ("fedavg", "fedper", "fedala", "per-fedavg", "ditto") for changes in CHANGES),
     ],
 )  # fmt: skip
-def test_settings_that_change_what_is_tested_change_what_is_given_back(method, given, tmp_path):
-    assert model_of(run(method, "small-cnn", tmp_path, **{"num_server_rounds": 2, **given}))
+def test_settings_that_change_what_is_tested_change_what_is_given_back(method, changes, tmp_path):
+    assert model_of(run(method, "small-cnn", tmp_path, **{"num_server_rounds": 2, **changes}))
 
 
-@pytest.mark.parametrize("given", [{"device_models": "never"}, {"test_at": "start"}])
-def test_what_was_made_for_a_test_alone_is_not_replaced_by_what_was_not_tested(given, tmp_path):
-    finished = run("fedbabu", "mlp", tmp_path, **given)
+@pytest.mark.parametrize("changes", [{"device_models": "never"}, {"test_at": "start"}])
+def test_what_was_made_for_a_test_alone_is_not_replaced_by_what_was_not_tested(changes, tmp_path):
+    finished = run("fedbabu", "mlp", tmp_path, **changes)
     with pytest.raises(fedpfl.NoPlainModel, match="has no model of round 1 for client 0, which makes it for a test"):
         finished.model(client=0)
     with pytest.raises(fedpfl.NoPlainModel, match=r"it is written at the test after the last round"):
@@ -153,8 +153,10 @@ def test_layers_that_have_one_weight_keep_it_or_are_refused_before_training(meth
 def test_a_model_that_does_not_end_in_a_linear_layer_runs_or_is_refused_before_training(method, net, tmp_path):
     headless = net is no_linear_layer
     if method in NEED_A_LINEAR_HEAD or (headless and method in NEED_A_HEAD):
-        words = "has no nn.Linear; the method needs a head" if headless else "has a Sequential as its head; the method"
-        with pytest.raises(fedpfl.ConfigError, match=words):
+        message = (
+            "has no nn.Linear; the method needs a head" if headless else "has a Sequential as its head; the method"
+        )
+        with pytest.raises(fedpfl.ConfigError, match=message):
             run(method, net, tmp_path)
         assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
         return

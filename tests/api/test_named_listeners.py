@@ -53,12 +53,12 @@ def test_a_class_and_an_object_follow_a_run(elsewhere):
 
 
 def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
-    words = " ".join(
+    settings = " ".join(
         f"{key.replace('_', '-')}={repr(value) if not isinstance(value, str) else chr(34) + value + chr(34)}"
         for key, value in FEW.items()
     )
     command = ["run", "--quiet", "--workers", "0"]
-    named = CliRunner().invoke(app, [*command, "-c", words, "-c", 'run-name="one" listeners="mine:ends"'])
+    named = CliRunner().invoke(app, [*command, "-c", settings, "-c", 'run-name="one" listeners="mine:ends"'])
     assert named.exit_code == 0, named.output
     again = CliRunner().invoke(app, [*command, "--resume", "runs/one", "-c", 'listeners="mine:Notes"'])
     assert again.exit_code == 0, again.output
@@ -66,7 +66,7 @@ def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("names", "message"),
     [
         ("notes", "listeners = 'notes': must be MODULE:NAME for one of your own"),
         ("mine:Missing", "listeners = 'mine:Missing': there is no Missing in"),
@@ -74,6 +74,6 @@ def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
         ("mine:Needs", "listeners = 'mine:Needs': needs an argument 'address'"),
     ],
 )
-def test_what_is_no_listener_is_refused_before_round_1(names, words):
-    with pytest.raises(fedpfl.ConfigError, match=words):
+def test_what_is_no_listener_is_refused_before_round_1(names, message):
+    with pytest.raises(fedpfl.ConfigError, match=message):
         fedpfl.run(listeners=names, workers=0, quiet=True, **FEW)

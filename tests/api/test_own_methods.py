@@ -59,8 +59,8 @@ def head(run):
 def test_a_class_has_its_settings_at_once():
     rate = {"learning_rate": 0.01, "workers": 0}
     plain = fedpfl.run(method="fedavg", **{**FEW, **rate, "learning_rate": 0.03})
-    own = fedpfl.run(method=made(), double_factor=3.0, **FEW, **rate)
-    assert torch.equal(head(own), head(plain))
+    doubled = fedpfl.run(method=made(), double_factor=3.0, **FEW, **rate)
+    assert torch.equal(head(doubled), head(plain))
     with pytest.raises(
         fedpfl.ConfigError, match=r"double-facto = 3.0: there is no such setting; did you mean double-f"
     ):
@@ -75,8 +75,8 @@ run = fedpfl.run(method="far:Double", double_factor=3.0, workers=0, run_name="on
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     one = fedpfl.load("one", output_dir="runs")
     assert one.settings["double-factor"] == 3.0
-    found = fedpfl.sweep({"double_factor": [3.0]}, method="far:Double", **FEW)
-    assert not found.failed and torch.equal(head(found.runs[0]), head(one))
+    swept = fedpfl.sweep({"double_factor": [3.0]}, method="far:Double", **FEW)
+    assert not swept.failed and torch.equal(head(swept.runs[0]), head(one))
     more = fedpfl.run(resume=one, double_factor=3.0, num_server_rounds=3, quiet=True)
     assert more.summary["rounds"] == 3
     with pytest.raises(fedpfl.ConfigError, match="there is no such setting"):
@@ -151,16 +151,16 @@ def test_python_objects_are_swept_in_this_process(elsewhere):
             return False
 
     count = Count()
-    given = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "callbacks": [count]}
-    found = fedpfl.sweep({"method": [Own, "fedavg"], "double_factor": [1.0, 2.0]}, **given)
-    assert [point.get("double-factor") for point in found.points] == [1.0, 2.0, None]
-    assert found.points[0]["method"] is Own and count.rounds == 3
-    assert sorted(found.table["method"]) == ["Double", "Double", "fedavg"]
-    one = next(run for run in found.runs if run.settings.get("double-factor") == 1.0)
-    plain = next(run for run in found.runs if run.settings["method"] == "fedavg")
+    settings = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "callbacks": [count]}
+    swept = fedpfl.sweep({"method": [Own, "fedavg"], "double_factor": [1.0, 2.0]}, **settings)
+    assert [point.get("double-factor") for point in swept.points] == [1.0, 2.0, None]
+    assert swept.points[0]["method"] is Own and count.rounds == 3
+    assert sorted(swept.table["method"]) == ["Double", "Double", "fedavg"]
+    one = next(run for run in swept.runs if run.settings.get("double-factor") == 1.0)
+    plain = next(run for run in swept.runs if run.settings["method"] == "fedavg")
     assert torch.equal(one.model(0)[1].weight, plain.model(0)[1].weight)
     pytest.importorskip("matplotlib")
-    both = fedpfl.compare(Own, "FedAvg", seeds=1, **given)
+    both = fedpfl.compare(Own, "FedAvg", seeds=1, **settings)
     assert sorted(both.table["method"]) == ["double", "fedavg"]
 
 
@@ -171,24 +171,24 @@ def test_methods_are_tuned_compared_and_told_apart(elsewhere):
     def net(input_shape, num_classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 
-    given = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "metrics": ["f1-macro"]}
-    found = fedpfl.compare(
-        [made(), "local"], tune={"learning_rate": [0.01, 0.1], "double_factor": [1.0]}, seeds=2, target=0.01, **given
+    settings = {**FEW, "model": net, "num_server_rounds": 1, "workers": 0, "metrics": ["f1-macro"]}
+    comparison = fedpfl.compare(
+        [made(), "local"], tune={"learning_rate": [0.01, 0.1], "double_factor": [1.0]}, seeds=2, target=0.01, **settings
     )
-    assert found.chosen["double"]["double-factor"] == 1.0 and set(found.chosen["local"]) == {"learning-rate"}
-    assert len(found.runs) == 4 and {run.settings["validation-fraction"] for run in found.runs} == {0.2}
-    assert sorted(found.table["method"]) == ["double", "local"] and "f1-macro" in found.table
-    assert len(found.pairs) == 1 and found.pairs["p"].between(0, 1).all()
-    assert list(found.until["reached"]) == ["2/2", "2/2"] and (found.until["rounds"] == 1).all()
+    assert comparison.chosen["double"]["double-factor"] == 1.0 and set(comparison.chosen["local"]) == {"learning-rate"}
+    assert len(comparison.runs) == 4 and {run.settings["validation-fraction"] for run in comparison.runs} == {0.2}
+    assert sorted(comparison.table["method"]) == ["double", "local"] and "f1-macro" in comparison.table
+    assert len(comparison.pairs) == 1 and comparison.pairs["p"].between(0, 1).all()
+    assert list(comparison.until["reached"]) == ["2/2", "2/2"] and (comparison.until["rounds"] == 1).all()
     assert (
-        "after Holm's correction" in found.conclusion
-        and "both ways" not in found.conclusion
-        and found.conclusion in repr(found)
+        "after Holm's correction" in comparison.conclusion
+        and "both ways" not in comparison.conclusion
+        and comparison.conclusion in repr(comparison)
     )
     with pytest.raises(fedpfl.ConfigError, match=r"ditto-pull = \[1.0\]: is a setting of ditto, and the method is"):
-        fedpfl.compare([made(), "local"], tune={"ditto_pull": [1.0]}, **given)
+        fedpfl.compare([made(), "local"], tune={"ditto_pull": [1.0]}, **settings)
     with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone without settings"):
-        fedpfl.compare([found.runs[0], "local"])
+        fedpfl.compare([comparison.runs[0], "local"])
 
 
 def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
@@ -200,15 +200,15 @@ def test_what_failed_of_a_sweep_says_why(elsewhere, capsys):
         def schedule(self, local):
             raise ValueError("no such thing")
 
-    given = {**FEW, "workers": 0, "num_server_rounds": 1}
-    found = fedpfl.sweep({"method": ["fedavg", Broken]}, **given)
-    assert len(found.runs) == 1 and "no such thing" in next(iter(found.failed.values()))
-    errors = found.table.set_index("method")["error"]
+    settings = {**FEW, "workers": 0, "num_server_rounds": 1}
+    swept = fedpfl.sweep({"method": ["fedavg", Broken]}, **settings)
+    assert len(swept.runs) == 1 and "no such thing" in next(iter(swept.failed.values()))
+    errors = swept.table.set_index("method")["error"]
     assert "no such thing" in errors["Broken"] and errors.isna()["fedavg"]
     with pytest.raises(fedpfl.FedpflError, match=r"no run of the sweep finished; Broken-.*no such thing"):
-        fedpfl.sweep({"method": [Broken]}, **given)
+        fedpfl.sweep({"method": [Broken]}, **settings)
     with pytest.raises(fedpfl.FedpflError, match="no such thing"):
-        fedpfl.compare(["fedavg", Broken], seeds=1, **given)
+        fedpfl.compare(["fedavg", Broken], seeds=1, **settings)
 
 
 def test_settings_of_a_method_that_comes_later_on_the_grid_are_its_own(elsewhere):
@@ -332,7 +332,7 @@ def not_finite(self):
     self.shared = self.shared * np.nan
 
 
-def raising(self, *given):
+def raising(self, *arguments):
     return {}["left"]
 
 
@@ -375,8 +375,8 @@ def test_a_methods_numbers_have_names_of_their_own(more, reserved):
         def conclude(self, local):
             return fedpfl.Payload(**more)
 
-    words = f"conclude returns '{reserved}', which is a name of fedpfl's own in replies"
-    with pytest.raises(fedpfl.FedpflError, match=words):
+    message = f"conclude returns '{reserved}', which is a name of fedpfl's own in replies"
+    with pytest.raises(fedpfl.FedpflError, match=message):
         fedpfl.run(method=Own, workers=0, diagnostics=True, **FEW)
 
 

@@ -200,20 +200,20 @@ class Drawing(Net):
 
 @pytest.mark.parametrize("net", [Changing, Drawing])
 def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, net):
-    found = []
+    runs = []
     with as_setting("model", net) as text:
         for place in ("flower", "here", "workers"):
-            own = {"method": "fedper", "model": text, "num_clients": 3, "num_server_rounds": 2, **FEW_SAMPLES}
-            values = federation(tmp_path / place, 3, **own)
+            settings = {"method": "fedper", "model": text, "num_clients": 3, "num_server_rounds": 2, **FEW_SAMPLES}
+            values = federation(tmp_path / place, 3, **settings)
             if place == "workers":
                 with SimulationTransport(Config.parse(values), workers=2) as transport:
                     folder = run_federation(transport, values)
             else:
                 folder = run_federation(LocalGrid(3, values) if place == "flower" else engine(3, values), values)
-            found.append(arrays(folder, tmp_path / place))
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        for name, array in found[0].items():
+            runs.append(arrays(folder, tmp_path / place))
+    for other in runs[1:]:
+        assert other.keys() == runs[0].keys()
+        for name, array in runs[0].items():
             np.testing.assert_array_equal(other[name], array, err_msg=name)
 
 
@@ -293,17 +293,17 @@ def test_a_frozen_parameter_may_have_any_type(tmp_path):
 # -- the forward pass in training, and layers ---------------------------------------------------------------------
 
 
-def in_training(given):
+def in_training(function):
     class Other(Net):
         def forward(self, x):
             logits = super().forward(x)
-            return given(logits) if self.training else logits
+            return function(logits) if self.training else logits
 
     return Other
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("function", "message"),
     [
         (lambda logits: (logits, logits), "gives a tuple in training mode; must give a tensor of n x 10"),
         (lambda logits: {"out": logits}, "gives a dict in training mode; must give a tensor"),
@@ -311,8 +311,8 @@ def in_training(given):
         (lambda logits: logits @ logits, r"does not take inputs of 1x8x8 in training mode: "),
     ],
 )
-def test_what_is_wrong_in_training_mode_is_found_before_round_1(given, words, tmp_path):
-    assert words in refused("fedavg", in_training(given), tmp_path)
+def test_what_is_wrong_in_training_mode_is_found_before_round_1(function, message, tmp_path):
+    assert message in refused("fedavg", in_training(function), tmp_path)
 
 
 def test_the_check_leaves_running_statistics_and_counters_alone():
@@ -373,15 +373,15 @@ def test_models_that_draw_from_numpy_or_python_agree_and_leave_the_user_s_genera
     np.random.seed(7)
     random.seed(7)
     wanted = np.random.random(), random.random()
-    found = []
+    runs = []
     for place in "ab":
         np.random.seed(7)
         random.seed(7)
         made = run("fedavg", Drawing, tmp_path / place)
         model = made.model()
         assert (np.random.random(), random.random()) == wanted
-        found.append((model.state_dict(), model.order.tolist(), made.summary["personalised_accuracy"]))
-    (one, order, accuracy), (other, *rest) = found
+        runs.append((model.state_dict(), model.order.tolist(), made.summary["personalised_accuracy"]))
+    (one, order, accuracy), (other, *rest) = runs
     assert rest == [order, accuracy]
     assert all(torch.equal(array, other[name]) for name, array in one.items())
 

@@ -71,8 +71,8 @@ def test_a_run_has_what_the_folder_has(elsewhere, capsys):
 def test_the_common_model_is_that_of_the_last_round():
     run = fedpfl.run(method="fedavg", model="mlp", output_dir="runs", workers=0, **FEW)
     assert run.model().state_dict().keys() == run.model(client=1).state_dict().keys()
-    common, own = run.model().state_dict(), run.model(client=1).state_dict()
-    assert all(torch.equal(common[name], own[name]) for name in common)
+    common, personal = run.model().state_dict(), run.model(client=1).state_dict()
+    assert all(torch.equal(common[name], personal[name]) for name in common)
 
 
 def test_objects_are_parts(elsewhere):
@@ -133,8 +133,8 @@ def test_a_wrong_setting_is_answered_without_torch():
     calls = [call for call, _ in WRONG]
     done = subprocess.run([sys.executable, "-c", ONE_BY_ONE, *calls], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    for (call, words), line in zip(WRONG, done.stdout.splitlines(), strict=True):
-        assert line.startswith(words), call
+    for (call, message), line in zip(WRONG, done.stdout.splitlines(), strict=True):
+        assert line.startswith(message), call
 
 
 def test_callbacks_follow_a_run_after_its_own_listeners_and_may_end_it(elsewhere):
@@ -160,8 +160,8 @@ def test_callbacks_follow_a_run_after_its_own_listeners_and_may_end_it(elsewhere
     run = fedpfl.run(method="fedavg", callbacks=[first, second], **settings)
     assert first.seen == second.seen == ["started", 0, 1, 2, 1, "ended"]
     assert len(RunFolder(run.path).metrics()) == 1
-    for wrong, words in ((Follower, "the class Follower.*give an instance"), (print, "must be a list of")):
-        with pytest.raises(fedpfl.ConfigError, match=words):
+    for wrong, message in ((Follower, "the class Follower.*give an instance"), (print, "must be a list of")):
+        with pytest.raises(fedpfl.ConfigError, match=message):
             fedpfl.run(method="fedavg", callbacks=[wrong], **settings)
 
 
@@ -171,10 +171,10 @@ def test_an_interrupted_run_leaves_nobody_and_goes_on(elsewhere, monkeypatch):
     record = Recorder.round_ended
 
     def interrupted(self, rule, done, state):
-        found = record(self, rule, done, state)
+        recorded = record(self, rule, done, state)
         if done.number == 1:
             raise KeyboardInterrupt
-        return found
+        return recorded
 
     monkeypatch.setattr(Recorder, "round_ended", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"resume it: fedpfl\.run\(resume='.*/runs/one'\)"):
@@ -206,19 +206,21 @@ def test_runs_are_compared_drawn_and_reported(elsewhere):
     pytest.importorskip("pandas")
     pytest.importorskip("matplotlib")
     runs = [fedpfl.run(m, model="mlp", output_dir="runs", workers=0, **FEW) for m in ("fedavg", "fedper")]
-    found = fedpfl.compare(runs[0], fedpfl.load(runs[1].path))
-    assert list(found.table["run"]) == ["fedavg", "fedper"] and "| fedavg |" in repr(found)
-    assert found.plot().save("both.svg").read_text().startswith("<?xml")
+    comparison = fedpfl.compare(runs[0], fedpfl.load(runs[1].path))
+    assert list(comparison.table["run"]) == ["fedavg", "fedper"] and "| fedavg |" in repr(comparison)
+    assert comparison.plot().save("both.svg").read_text().startswith("<?xml")
     assert runs[0].plot()._repr_png_().startswith(b"\x89PNG")
     assert runs[0].plot().figure().axes
-    drawn = found.plot("Two methods", style=["grayscale", {"figure.figsize": (3, 2)}]).save("paper.svg").read_text()
+    drawn = (
+        comparison.plot("Two methods", style=["grayscale", {"figure.figsize": (3, 2)}]).save("paper.svg").read_text()
+    )
     assert "Two methods" in drawn and 'width="216pt" height="144pt"' in drawn
     assert runs[0].plot(title="One").figure().get_suptitle() == "One"
     with pytest.raises(fedpfl.FedpflError, match="no target was given"):
-        found.until.shape  # noqa: B018
+        comparison.until.shape  # noqa: B018
     with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone"):
         fedpfl.compare(*runs, target=0.5)
-    page = found.report("both.html", title="Two methods")
+    page = comparison.report("both.html", title="Two methods")
     assert "Two methods" in page.read_text() and runs[1].report("one.html").is_file()
     with pytest.raises(fedpfl.ConfigError, match="must end with"):
         runs[0].plot().save("plot.doc")
@@ -233,7 +235,7 @@ def test_runs_on_the_same_python_objects_are_compared_by_their_clients(elsewhere
     def model(num_classes):
         return nn.Linear(5, num_classes)
 
-    given = {
+    settings = {
         "model": model,
         "partitioner": "iid",
         "num_server_rounds": 1,
@@ -241,43 +243,50 @@ def test_runs_on_the_same_python_objects_are_compared_by_their_clients(elsewhere
         "quiet": True,
         "num_clients": 3,
     }
-    runs = [fedpfl.run(m, data=(x, y), seed=seed, **given) for m in ("fedavg", "local") for seed in (1, 2)]
-    found = fedpfl.compare(runs)
-    assert len(found.table) == 2 and list(found.pairs["clients"]) == [6] and "Holm" in found.conclusion
+    runs = [fedpfl.run(m, data=(x, y), seed=seed, **settings) for m in ("fedavg", "local") for seed in (1, 2)]
+    comparison = fedpfl.compare(runs)
+    assert len(comparison.table) == 2 and list(comparison.pairs["clients"]) == [6] and "Holm" in comparison.conclusion
     x += 1  # other data, so another kind of run
-    other = fedpfl.run("fedavg", data=(x, y), **given)
+    other = fedpfl.run("fedavg", data=(x, y), **settings)
     assert len(fedpfl.compare([*runs, other]).table) == 3
 
 
 def test_a_sweep_runs_each_point_once(elsewhere):
     pytest.importorskip("pandas")
-    given = {"method": "fedavg", "model": "mlp", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
-    found = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
-    assert sorted(found.table["learning-rate"]) == [0.01, 0.1] and len(found.runs) == 2
-    before = [run.path.stat().st_mtime_ns for run in found.runs]
-    again = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **given)
+    settings = {"method": "fedavg", "model": "mlp", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
+    swept = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **settings)
+    assert sorted(swept.table["learning-rate"]) == [0.01, 0.1] and len(swept.runs) == 2
+    before = [run.path.stat().st_mtime_ns for run in swept.runs]
+    again = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, **settings)
     assert [run.path.stat().st_mtime_ns for run in again.runs] == before
     with pytest.raises(fedpfl.ConfigError, match="jobs = 2: must be 1 with callbacks or Python objects"):
-        fedpfl.sweep({"learning_rate": [0.1]}, jobs=2, **{**given, "model": lambda: nn.Linear(64, 10)})
+        fedpfl.sweep({"learning_rate": [0.1]}, jobs=2, **{**settings, "model": lambda: nn.Linear(64, 10)})
 
 
 def test_a_sweep_takes_a_data_set_of_this_process():
     pytest.importorskip("pandas")
     x = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
     data = fedpfl.Dataset.of("mine", x, (x[:, 0] > 0).astype(np.int64))
-    given = {"method": "fedavg", "model": "mlp", "num_clients": 2, "num_server_rounds": 1, "workers": 0, "quiet": True}
-    found = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, data=data, **given)
-    assert found.failed == {} and len(found.runs) == 2
+    settings = {
+        "method": "fedavg",
+        "model": "mlp",
+        "num_clients": 2,
+        "num_server_rounds": 1,
+        "workers": 0,
+        "quiet": True,
+    }
+    swept = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, data=data, **settings)
+    assert swept.failed == {} and len(swept.runs) == 2
 
 
 def test_a_sweep_finds_parts_of_this_folder_and_knows_when_they_have_changed(elsewhere):
     code = "from torch import nn\n\n\ndef net(num_classes):\n    return nn.Sequential(nn.Flatten(), nn.{})\n"
     (elsewhere / "own.py").write_text(code.format("Linear(64, num_classes)"))
-    given = {"method": "fedavg", "model": "own:net", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
-    first = fedpfl.sweep({"learning_rate": [0.1]}, **given)
+    settings = {"method": "fedavg", "model": "own:net", "output_dir": "sweeps", **FEW, "num_server_rounds": 1}
+    first = fedpfl.sweep({"learning_rate": [0.1]}, **settings)
     assert len(first.runs) == 1 and first.runs[0].model()[1].bias.shape == (10,)
     (elsewhere / "own.py").write_text(code.format("Linear(64, num_classes, bias=False)"))
-    second = fedpfl.sweep({"learning_rate": [0.1]}, **given)
+    second = fedpfl.sweep({"learning_rate": [0.1]}, **settings)
     assert second.runs[0].name != first.runs[0].name
 
 

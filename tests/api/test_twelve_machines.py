@@ -33,7 +33,7 @@ SMALLER = {
 def printed(tmp_path_factory):
     """Run the page's commands; return what each line has printed, by its first words."""
     pytest.importorskip("onnxruntime")
-    home, found = tmp_path_factory.mktemp("machines"), {}
+    home, said_by_line = tmp_path_factory.mktemp("machines"), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         patch.setenv("HOME", str(home))
@@ -42,27 +42,27 @@ def printed(tmp_path_factory):
             if block.file:
                 (home / block.file).write_text(block.code, encoding="utf-8")
             for line in block.code.splitlines() if block.shown else ():
-                found[line] = run(line)
-    return home, found
+                said_by_line[line] = run(line)
+    return home, said_by_line
 
 
 def run(line):
     """Return what a line of the page prints."""
-    words = shlex.split(line.replace("round-000010", "round-000002"))
-    if words[0] == "fedpfl":
-        done = CliRunner().invoke(app, [*words[1:], *SMALLER.get(words[1], ())], prog_name="fedpfl")
+    command_line = shlex.split(line.replace("round-000010", "round-000002"))
+    if command_line[0] == "fedpfl":
+        done = CliRunner().invoke(app, [*command_line[1:], *SMALLER.get(command_line[1], ())], prog_name="fedpfl")
         assert done.exit_code == 0, done.output
         return done.stdout
-    words[0] = {"python": sys.executable}.get(words[0], words[0])
-    command = " ".join(word if "*" in word or "~" in word else shlex.quote(word) for word in words)
+    command_line[0] = {"python": sys.executable}.get(command_line[0], command_line[0])
+    command = " ".join(word if "*" in word or "~" in word else shlex.quote(word) for word in command_line)
     done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_the_comparison_is_by_auroc_and_runs_again_from_its_file(printed):
-    home, found = printed
-    (lines,) = (text for line, text in found.items() if line.startswith("fedpfl compare"))
+    home, said_by_line = printed
+    (lines,) = (text for line, text in said_by_line.items() if line.startswith("fedpfl compare"))
     for method in ("local", "fedavg", "fedper", "ditto"):
         assert f"\n{method}," in lines
     assert "auroc" in lines and "significant" in lines
@@ -71,15 +71,15 @@ def test_the_comparison_is_by_auroc_and_runs_again_from_its_file(printed):
 
 
 def test_the_confusion_matrices_name_the_machines(printed):
-    _, found = printed
-    text = found["fedpfl analyse confusion july"]
+    _, said_by_line = printed
+    text = said_by_line["fedpfl analyse confusion july"]
     assert all(f"machine-{number:02}" in text for number in range(1, 13))
 
 
 def test_the_program_on_the_machine_says_what_the_model_says(printed, monkeypatch):
-    home, found = printed
+    home, said_by_line = printed
     monkeypatch.setenv("HOME", str(home))
-    (said,) = (text for line, text in found.items() if line.startswith("python predict.py"))
+    (said,) = (text for line, text in said_by_line.items() if line.startswith("python predict.py"))
     model = fedpfl.load_model(next(home.glob(".fedpfl/state/july-*/client-00002")))
     rows = np.genfromtxt(home / "august/machine-03.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
     x = np.empty((len(rows), 7), np.float32)

@@ -90,17 +90,17 @@ def table():
         "age": rng.integers(20, 60, 40).astype(float),
         "label": [0, 0, 1, 1] * 10,
     }
-    found = pandas.DataFrame({**columns, "weight": 70 + 10 * rng.normal(size=40)})
-    found.loc[3, "age"] = np.nan
-    return found
+    frame = pandas.DataFrame({**columns, "weight": 70 + 10 * rng.normal(size=40)})
+    frame.loc[3, "age"] = np.nan
+    return frame
 
 
 class Pairs(torch.utils.data.Dataset):
     def __len__(self):
         return 40
 
-    def __getitem__(self, at):
-        return torch.full((3,), float(at)), at % 2
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)), index % 2
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_data(data):
 
 def test_images_of_mixed_sizes(elsewhere):
     image = pytest.importorskip("PIL.Image")
-    for at in range(40):
-        path = elsewhere / "photos" / "ab"[at % 2] / f"{at}.png"
+    for number in range(40):
+        path = elsewhere / "photos" / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        image.fromarray(np.full((8 + at, 12), 120 * (at % 2), np.uint8)).save(path)
-    given = {**OWN, "dataset": "image-folder", "data": elsewhere / "photos", "partitioner": "iid", "min_samples": 4}
+        image.fromarray(np.full((8 + number, 12), 120 * (number % 2), np.uint8)).save(path)
+    settings = {**OWN, "dataset": "image-folder", "data": elsewhere / "photos", "partitioner": "iid", "min_samples": 4}
     with pytest.raises(fedpfl.DataError, match="image-size resizes all to one size"):
-        fedpfl.run(**given)
-    assert fedpfl.run(**given, image_size=8).model(0)(torch.zeros(1, 1, 8, 8)).shape == (1, 2)
+        fedpfl.run(**settings)
+    assert fedpfl.run(**settings, image_size=8).model(0)(torch.zeros(1, 1, 8, 8)).shape == (1, 2)
 
 
 def test_a_head_that_is_no_linear_layer():
@@ -147,7 +147,9 @@ def test_an_exported_program_has_the_recorded_accuracy():
     runtime = pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(2, 80, 6)).astype(np.float32), rng.integers(0, 3, (2, 80))
-    data = {name: (x[at, :40], y[at, :40], x[at, 40:], y[at, 40:]) for at, name in enumerate(("anna", "ben"))}
+    data = {
+        name: (x[index, :40], y[index, :40], x[index, 40:], y[index, 40:]) for index, name in enumerate(("anna", "ben"))
+    }
     run = fedpfl.run(**OWN, data=data)
     (path,) = run.export("onnx", client="ben")
     (outputs,) = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": data["ben"][2]})
@@ -165,8 +167,8 @@ def test_an_exported_program_has_the_recorded_accuracy():
 
 def test_a_run_of_a_sweep_is_loaded_by_its_name(monkeypatch):
     monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
-    found = fedpfl.sweep({"learning_rate": [0.01]}, **{**FEW, "num_server_rounds": 1})
-    assert fedpfl.load(found.runs[0].name).summary == found.runs[0].summary
+    swept = fedpfl.sweep({"learning_rate": [0.01]}, **{**FEW, "num_server_rounds": 1})
+    assert fedpfl.load(swept.runs[0].name).summary == swept.runs[0].summary
 
 
 def test_a_text_is_a_name_before_it_is_a_number():
@@ -193,18 +195,18 @@ def test_a_method_s_name_may_have_capitals(monkeypatch):
     assert run.settings["method"] == "fedavg"
     swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})
     assert {point["method"] for point in swept.points} == {"fedavg", "local"}
-    words = ["run", "-q", "-c", 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 run-name="capitals"']
-    assert CliRunner().invoke(app, words).exit_code == 0
+    arguments = ["run", "-q", "-c", 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 run-name="capitals"']
+    assert CliRunner().invoke(app, arguments).exit_code == 0
     assert fedpfl.load("capitals").settings["method"] == "fedavg"
 
 
 def test_an_error_shows_no_array():
     wrong = np.zeros((50, 4))
-    for value, words in (
+    for value, message in (
         (wrong, r"nonsense = \(ndarray of shape \(50, 4\)\): there is no such setting"),
         (torch.zeros(3), r"nonsense = \(Tensor of shape \(3,\)\)"),
         ([0.25] * 1000, r"nonsense = \(list\): there"),
         ("text", "nonsense = 'text': there"),
     ):
-        with pytest.raises(fedpfl.ConfigError, match=words):
+        with pytest.raises(fedpfl.ConfigError, match=message):
             fedpfl.run(dataset="digits", nonsense=value)

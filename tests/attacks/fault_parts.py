@@ -100,8 +100,8 @@ class Forked:
         return self.returncode
 
     def poll(self) -> int | None:
-        if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
-            self.returncode = os.waitstatus_to_exitcode(found[1])
+        if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(ended[1])
         return self.returncode
 
 
@@ -125,12 +125,12 @@ class Commands:
     def __exit__(self, *_: object) -> None:
         self.program.communicate()
 
-    def __call__(self, words: list[str], folder: Path, kind: str = "", at: int = 0) -> tuple[int, str, str, int]:
+    def __call__(self, command: list[str], folder: Path, kind: str = "", change: int = 0) -> tuple[int, str, str, int]:
         """Run a command in a folder, its home as well; return exit code, both outputs, and the changes of files."""
         places = {name: str(self.home / name) for name in ("out", "err", "counter")}
         (self.home / "counter").unlink(missing_ok=True)
-        fault = Fault(kind, at, str(folder), places["counter"])
-        request = {"words": words, "folder": str(folder), "tmp": str(self.home / "tmp"), "fault": fault, **places}
+        fault = Fault(kind, change, str(folder), places["counter"])
+        request = {"words": command, "folder": str(folder), "tmp": str(self.home / "tmp"), "fault": fault, **places}
         self.program.stdin.write(json.dumps(request) + "\n")
         self.program.stdin.flush()
         code = int(self.program.stdout.readline())

@@ -34,19 +34,19 @@ def open_umask():
 
 def reachable(root: Path) -> set[str]:
     """Return the files below a folder, itself open, that others may read or change."""
-    found = set()
+    paths = set()
     for folder, folders, files in os.walk(root):
         place = Path(folder)
-        found |= {str((place / name).relative_to(root)) for name in files if (place / name).stat().st_mode & 0o077}
+        paths |= {str((place / name).relative_to(root)) for name in files if (place / name).stat().st_mode & 0o077}
         folders[:] = [name for name in folders if stat.S_IMODE((place / name).stat().st_mode) & 0o077]
-    return found
+    return paths
 
 
 def test_nobody_else_reads_or_changes_what_commands_write(tmp_path, tmp_path_factory, monkeypatch, open_umask):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
     monkeypatch.chdir(tmp_path)
-    for words in COMMANDS:
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, (words, done.output)
+    for command in COMMANDS:
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, (command, done.output)
     assert reachable(tmp_path) == FOR_OTHERS

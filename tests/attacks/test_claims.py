@@ -23,16 +23,16 @@ LIAR = 2
 def lying(kind, change):
     """Return a grid on which ``change`` sees client 2's replies to messages of a kind; a text is an error's."""
 
-    def fail(found, client, payload):
-        if (found, client) == (kind, LIAR):
+    def fail(asked, client, payload):
+        if (asked, client) == (kind, LIAR):
             raise FedpflError(change)
 
     class Lying(LocalGrid):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, intercept=fail if isinstance(change, str) else None, **kwargs)
 
-        def arriving(self, found, client, reply):
-            if (found, client) == (kind, LIAR) and not isinstance(change, str):
+        def arriving(self, asked, client, reply):
+            if (asked, client) == (kind, LIAR) and not isinstance(change, str):
                 change(reply)
             return reply
 
@@ -154,9 +154,9 @@ def test_a_run_whose_nodes_answer_wrongly_ends_at_once_with_each_reason_once(tmp
     nodes = {i: {"num-partitions": 0} for i in range(3)}
     with pytest.raises(
         FedpflError, match=r"0 of 3 .*nodes 100, 101, 102: num-partitions = 0: must be a whole"
-    ) as found:
+    ) as raised:
         run_federation(LocalGrid(3, values, node_config=nodes), values)
-    assert str(found.value).count("must be a whole number") == 1
+    assert str(raised.value).count("must be a whole number") == 1
 
 
 def test_too_few_clients_end_the_start_by_the_setting(tmp_path):
@@ -179,11 +179,13 @@ def half_updated(tmp_path, monkeypatch, **settings):
 
 
 def test_a_run_between_the_updates_of_two_devices_is_refused_in_a_line_that_says_what_to_do(tmp_path, monkeypatch):
-    words = r"2 of 3 clients have the app's code; update the others, or set min-clients; missing: 2; node 102: "
-    words += r"this device's worker runs other code \(fedpfl 0.0.9, \w+\) than the app \(fedpfl 0.1.0, feed\): install"
-    with pytest.raises(FedpflError, match=words) as found:
+    message = r"2 of 3 clients have the app's code; update the others, or set min-clients; missing: 2; node 102: "
+    message += (
+        r"this device's worker runs other code \(fedpfl 0.0.9, \w+\) than the app \(fedpfl 0.1.0, feed\): install"
+    )
+    with pytest.raises(FedpflError, match=message) as raised:
         half_updated(tmp_path, monkeypatch)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)
     assert half_updated(tmp_path / "two", monkeypatch, min_clients=2).finished
 
 

@@ -45,9 +45,9 @@ def open_files():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def run(tmp_path, workers=2, printed=lambda client, text: None, **given):
+def run(tmp_path, workers=2, printed=lambda client, text: None, **settings):
     """Run two rounds; return how the bad client failed in the first, and check that only this went wrong."""
-    few = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+    few = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **settings}
     values = federation(tmp_path, CLIENTS, **few)
     others, files = set(multiprocessing.active_children()), open_files()
     with SimulationTransport(Config.parse(values), workers, printed) as transport:
@@ -95,13 +95,13 @@ def test_a_client_of_a_batch_that_leaves_a_copy_behind_fails_alone(tmp_path, mon
 
 
 def test_clients_whose_common_step_leaves_a_copy_behind_fail_together(tmp_path, monkeypatch):
-    def forks(*given):
+    def forks(*arguments):
         os.fork()
-        return run_phase_of_many(*given)
+        return run_phase_of_many(*arguments)
 
     monkeypatch.setattr("fedpfl.client.batched_training.run_phase_of_many", forks)
-    given = {"method": "fedavg", "num_clients": CLIENTS, "threads": 1, "clients_at_once": CLIENTS, **FEW_SAMPLES}
-    values = federation(tmp_path, CLIENTS, **given)
+    settings = {"method": "fedavg", "num_clients": CLIENTS, "threads": 1, "clients_at_once": CLIENTS, **FEW_SAMPLES}
+    values = federation(tmp_path, CLIENTS, **settings)
     with SimulationTransport(Config.parse(values), 0) as transport, pytest.raises(FedpflError, match="made 1 process"):
         run_federation(transport, values)
 
@@ -134,7 +134,7 @@ class Mute(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "workers"),
+    ("error", "message", "workers"),
     [
         (KeyboardInterrupt(), "KeyboardInterrupt (test_client_code.py, line", 2),
         (SystemExit("bye"), "SystemExit: bye (test_client_code.py, line", 2),
@@ -145,12 +145,12 @@ class Mute(Exception):
         (ValueError("\x1b[2J\r" + "x" * 10**6), "ValueError:  [2J xxx", 2),
     ],
 )
-def test_whatever_a_client_raises_is_its_failure(tmp_path, misbehave, error, words, workers):
+def test_whatever_a_client_raises_is_its_failure(tmp_path, misbehave, error, message, workers):
     def fails():
         raise error
 
     misbehave(fails)
-    assert run(tmp_path, workers).startswith(words)
+    assert run(tmp_path, workers).startswith(message)
 
 
 def test_without_workers_ctrl_c_ends_the_run(tmp_path, misbehave):

@@ -108,9 +108,9 @@ def killed(tmp_path_factory):
     return place, place.copy(place.root.with_name("whole")).resume()
 
 
-def flip(path: Path, at: int, bit: int = 0) -> None:
+def flip(path: Path, position: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
-    content[at] ^= 1 << bit
+    content[position] ^= 1 << bit
     path.write_bytes(content)
 
 
@@ -121,21 +121,22 @@ def damage(place: Place, seed: int) -> tuple[Path, str]:
     path = rng.choice(files)
     content = bytearray(path.read_bytes())
     size, kind = len(content), rng.choice(("flip", "cut", "zero"))
-    at = rng.randrange(size)
+    position = rng.randrange(size)
     if kind == "cut":
-        del content[at:]
+        del content[position:]
     elif kind == "zero":
-        length = min(size - at, rng.randint(1, rng.choice((8, 64, 4096))))
-        content[at : at + length] = bytes(length)
+        length = min(size - position, rng.randint(1, rng.choice((8, 64, 4096))))
+        content[position : position + length] = bytes(length)
     else:
         for _ in range(rng.choice((1, 1, 2, 8))):
             content[rng.randrange(size)] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
-    return path, f"seed {seed}: {kind} at {at} of {size} bytes of {path.relative_to(place.root)}"
+    return path, f"seed {seed}: {kind} at {position} of {size} bytes of {path.relative_to(place.root)}"
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(48), *(pytest.param(range(at, at + 100), marks=pytest.mark.attacks) for at in range(0, 500, 100))]
+    "seeds",
+    [range(48), *(pytest.param(range(first, first + 100), marks=pytest.mark.attacks) for first in range(0, 500, 100))],
 )
 def test_any_damage_ends_in_the_same_bits_or_in_one_line(finished, killed, tmp_path, seeds):
     ended = {"same": 0, "refused": 0}
@@ -144,12 +145,12 @@ def test_any_damage_ends_in_the_same_bits_or_in_one_line(finished, killed, tmp_p
         place = place.copy(tmp_path / str(seed))
         path, done = damage(place, seed)
         try:
-            found = place.resume()
+            resumed = place.resume()
         except FedpflError as error:
             lines = [str(error)]
         else:
-            lines = [reason for line in found["metrics"] for reason in line.get("failed", {}).values()]
-            assert lines or same(found, whole), done
+            lines = [reason for line in resumed["metrics"] for reason in line.get("failed", {}).values()]
+            assert lines or same(resumed, whole), done
         assert all(f"{path}: is damaged or was changed" in line and "\n" not in line for line in lines), (done, lines)
         ended["refused" if lines else "same"] += 1
         shutil.rmtree(place.root)
@@ -237,7 +238,7 @@ def other_accuracy(line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda lines: lines[1:], "line 1 is of round 2"),
         (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1 is of round 2"),
@@ -245,10 +246,10 @@ def other_accuracy(line: str) -> str:
         (lambda lines: [], "it has 0 of 3 rounds"),
     ],
 )
-def test_no_recorded_round_is_lost_or_changed_in_silence(finished, tmp_path, change, words):
+def test_no_recorded_round_is_lost_or_changed_in_silence(finished, tmp_path, change, message):
     place = finished[0].copy(tmp_path / "run")
     change_lines(place, change)
-    with pytest.raises(StateError, match=rf"metrics\.jsonl: is damaged or was changed: .*{words}"):
+    with pytest.raises(StateError, match=rf"metrics\.jsonl: is damaged or was changed: .*{message}"):
         place.resume(ROUNDS + 1)
 
 
@@ -338,12 +339,12 @@ def test_damage_of_the_file_with_a_node_s_number_is_noticed(tmp_path):
     assert asked(client=12) == 12
     (path,) = tmp_path.rglob("number-*")
     whole = path.read_bytes()
-    for at in range(len(whole) - 1):  # all but the line's end
-        path.write_bytes(whole[:at])
+    for length in range(len(whole) - 1):  # all but the line's end
+        path.write_bytes(whole[:length])
         with pytest.raises(DamagedFile):
             asked()
         path.write_bytes(whole)
-        flip(path, at, at % 8)
+        flip(path, length, length % 8)
         with pytest.raises(DamagedFile):
             asked()
 
@@ -366,17 +367,17 @@ def test_other_readers_need_not_know_of_the_checksums(finished):
 
 
 def test_arrays_are_stored_as_they_are_whatever_lies_between_their_values(tmp_path):
-    given = {
+    written = {
         "columns": np.arange(12, dtype=np.float32).reshape(3, 4).T, "every-other": np.arange(10)[::2],
         "none": np.zeros((0, 3), np.float16), "one": np.array(2.5), "mask": np.array([True, False]),
     }  # fmt: skip
-    write_arrays(tmp_path / "arrays", given)
-    found = read_arrays(tmp_path / "arrays")
-    assert found.keys() == given.keys()
-    for name, array in given.items():
-        assert found[name].dtype == array.dtype
-        assert found[name].shape == array.shape
-        assert np.array_equal(found[name], array)
+    write_arrays(tmp_path / "arrays", written)
+    restored = read_arrays(tmp_path / "arrays")
+    assert restored.keys() == written.keys()
+    for name, array in written.items():
+        assert restored[name].dtype == array.dtype
+        assert restored[name].shape == array.shape
+        assert np.array_equal(restored[name], array)
 
 
 def test_nobody_else_may_enter_what_a_run_leaves(tmp_path):

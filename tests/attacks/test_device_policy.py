@@ -70,8 +70,8 @@ def ask(values, **settings):
     return handle("query", Payload({"state-key": "key"}), {**values, **changed}, NODE)
 
 
-def refuses(words):
-    return pytest.raises(PolicyError, match=f"the policy of {re.escape(socket.gethostname())} refuses {words}")
+def refuses(message):
+    return pytest.raises(PolicyError, match=f"the policy of {re.escape(socket.gethostname())} refuses {message}")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ('method = ["fedavg"]', "there is no key 'method'; did you mean methods"),
         ("secret = 1", "there is no key 'secret'"),
@@ -116,14 +116,14 @@ def test_a_device_without_a_policy_takes_part_in_everything(values, monkeypatch)
         (None, "cannot be read: .*No such file"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_that_names_the_file(values, tmp_path, monkeypatch, line, words):
+def test_a_mistake_in_the_file_is_one_line_that_names_the_file(values, tmp_path, monkeypatch, line, message):
     path = tmp_path / "policy.toml"
     if line is not None:
         path.write_text(line)
     monkeypatch.setenv(VARIABLE, str(path))
     with pytest.raises(PolicyError) as refused:
         ask(values)
-    assert words in str(refused.value) or re.search(words, str(refused.value))
+    assert message in str(refused.value) or re.search(message, str(refused.value))
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -247,20 +247,20 @@ def test_no_function_of_an_installed_module_is_called_unless_it_is_named(values,
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"evaluate_global": True}, "evaluate-global = True: personal-arrays is false"),
         ({"method": "fedfac"}, "method = 'fedfac': it sends personal arrays, and personal-arrays is false"),
         ({"method": "factorized-fl"}, "method = 'factorized-fl': it sends personal arrays, and personal-arrays"),
     ],
 )
-def test_personal_arrays_leave_only_where_they_may(values, allow, settings, words):
+def test_personal_arrays_leave_only_where_they_may(values, allow, settings, message):
     allow(personal_arrays=True)
     ask(values, **settings)
     for keys in ({}, {"personal_arrays": False}):
         allow(**keys)
         ask(values)
-        with refuses(words):
+        with refuses(message):
             ask(values, **settings)
 
 
@@ -447,7 +447,7 @@ def test_a_path_that_begins_with_a_tilde_lies_at_home(values, allow, data, home)
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"data_dir": "/etc"}, "data-dir = '/etc': it is not below data-folders"),
         ({"initial_weights": "/etc/weights.pt"}, "initial-weights = '/etc/weights.pt': it is not below data-folders"),
@@ -457,10 +457,10 @@ def test_a_path_that_begins_with_a_tilde_lies_at_home(values, allow, data, home)
         ({"state_dir": "STATE/../elsewhere"}, "state-dir = .*: it is not below state-folders"),
     ],
 )
-def test_a_run_s_other_places_are_bounded_too(values, allow, tmp_path, settings, words):
+def test_a_run_s_other_places_are_bounded_too(values, allow, tmp_path, settings, message):
     allow()
     ask(values)
-    with refuses(words):
+    with refuses(message):
         ask(values, **{key: value.replace("STATE", str(tmp_path / "state")) if isinstance(value, str) else value
                        for key, value in settings.items()})  # fmt: skip
 
@@ -488,14 +488,14 @@ def test_nothing_is_written_for_a_run_that_is_refused(values, allow, tmp_path, d
 
 
 def test_an_honest_run_under_the_shipped_policy_has_the_same_bits(tmp_path, monkeypatch, home):
-    found = []
+    results = []
     for name in ("without", "with"):
         runs = str(tmp_path / name)
         run = simulate(home / ".fedpfl", 3, LocalGrid, method="fedper", num_server_rounds=2, output_dir=runs)
-        found.append(arrays(run, home / ".fedpfl"))
+        results.append(arrays(run, home / ".fedpfl"))
         shutil.rmtree(home / ".fedpfl" / "state")
         monkeypatch.setenv(VARIABLE, str(SHIPPED))
-    without, under = found
+    without, under = results
     assert without.keys() == under.keys()
     assert any(name.startswith("client-") for name in under)
     assert all(np.array_equal(without[name], under[name]) for name in without)
@@ -585,14 +585,14 @@ def test_the_worker_refuses_and_logs_it_and_goes_on(values, allow, monkeypatch):
 def test_a_worker_does_not_start_with_a_policy_that_it_does_not_understand(tmp_path):
     path = tmp_path / "policy.toml"
     path.write_text("method = 1\n")
-    for option, words in (
+    for option, message in (
         (str(path), "there is no key 'method'"),
         (str(tmp_path), "cannot be read"),
         ("", "cannot be"),
     ):
         with workers("--policy", option) as start:
             assert start(wait=False).wait(HANG_SECONDS) == 1
-            assert re.search(rf"error: .*{words}", start.log())
+            assert re.search(rf"error: .*{message}", start.log())
 
 
 def test_a_worker_in_an_old_python_reads_a_policy(values, allow, monkeypatch):

@@ -103,8 +103,8 @@ def test_the_run_goes_on_without_each_liar_and_names_it(tmp_path, method):
         expected = liars - {6} if nothing else liars
         assert expected - near <= failed.keys() <= expected, failed
         for client, why in failed.items():
-            words = {5: "not finite", 6: "norm|counts|weights|fisher|choice|prototypes|ranks"}.get(client, "norm")
-            assert any(word in why for word in words.split("|"))
+            reasons = {5: "not finite", 6: "norm|counts|weights|fisher|choice|prototypes|ranks"}.get(client, "norm")
+            assert any(word in why for word in reasons.split("|"))
             assert "learning-rate" not in why
     if any(failed.keys() != LIARS.keys() for failed in refused(folder).values()):
         return
@@ -127,16 +127,16 @@ HONEST = {
 @pytest.mark.parametrize("method", sorted(methods()))
 @pytest.mark.parametrize("kind", HONEST)
 def test_nobody_honest_is_refused(tmp_path, method, kind):
-    given = settings(method, **HONEST[kind], num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
+    values = settings(method, **HONEST[kind], num_server_rounds=4, dirichlet_alpha=0.3, fraction_train=0.6)
     if method in ("pfedpara", "flexlora", "pfedfda"):  # they diverge with 0.02 and with 0.2, pfedfda with the noise
-        given["learning_rate"] = 0.01
+        values["learning_rate"] = 0.01
     if method == "fedmrl" and kind == "fast":  # what the projection joins diverges with 0.2
-        given["learning_rate"] = 0.1
+        values["learning_rate"] = 0.1
     if kind == "noisy" and method in NO_NOISE:
         with pytest.raises(FedpflError, match="cannot carry noise"):
-            simulate(tmp_path, 5, **given)
+            simulate(tmp_path, 5, **values)
         return
-    failed = refused(simulate(tmp_path, 5, **given))
+    failed = refused(simulate(tmp_path, 5, **values))
     assert len(failed) == 4
     assert not any("norm" in why or "variances" in why for of_round in failed.values() for why in of_round.values())
 
@@ -144,13 +144,13 @@ def test_nobody_honest_is_refused(tmp_path, method, kind):
 @pytest.mark.attacks
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_an_honest_run_has_the_same_bits_without_the_limit(tmp_path, method):
-    given = settings(method, num_server_rounds=2, **FEW_SAMPLES, model="resnet8")
-    with_limit = simulate(tmp_path / "with", 3, **given)
-    without = simulate(tmp_path / "without", 3, update_norm_limit=0.0, **given)
-    expected, found = arrays(without, tmp_path / "without"), arrays(with_limit, tmp_path / "with")
-    assert expected.keys() == found.keys()
+    values = settings(method, num_server_rounds=2, **FEW_SAMPLES, model="resnet8")
+    with_limit = simulate(tmp_path / "with", 3, **values)
+    without = simulate(tmp_path / "without", 3, update_norm_limit=0.0, **values)
+    expected, limited = arrays(without, tmp_path / "without"), arrays(with_limit, tmp_path / "with")
+    assert expected.keys() == limited.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(limited[name], array, err_msg=name)
 
 
 FEW = {**FEW_SAMPLES, "model": "mlp", "num_server_rounds": 3, "local_epochs": 1}
@@ -171,9 +171,9 @@ def test_without_a_limit_values_that_nothing_can_be_computed_with_are_refused_al
 
 @pytest.mark.parametrize("method", ["scaffold", "fedamp"])
 def test_a_run_that_failed_over_refusals_goes_on_from_the_round_before(tmp_path, method):
-    given = {**FEW, "method": method, "num_server_rounds": 4}
-    whole = simulate(tmp_path / "whole", 4, **given)
-    values = federation(tmp_path / "failed", 4, **given)
+    values_of_all = {**FEW, "method": method, "num_server_rounds": 4}
+    whole = simulate(tmp_path / "whole", 4, **values_of_all)
+    values = federation(tmp_path / "failed", 4, **values_of_all)
     with pytest.raises(
         RoundFailed, match=r"^round 3: no client trained; clients 0, 1, 2, 3: its update of the shared arrays has"
     ):
@@ -200,14 +200,14 @@ def test_robust_estimates_get_over_what_the_limit_lets_pass(tmp_path):
     def reverse(reply):
         reply.arrays["shared"] = -reply.arrays["shared"]
 
-    given = {
+    values = {
         **FEW, "method": "fedavg", "num_server_rounds": 5, "local_epochs": 2, "learning_rate": 0.1,
         "update_norm_limit": 0.0, "dirichlet_alpha": 100.0,
     }  # fmt: skip
     two_lie = partial(Liars, liars=dict.fromkeys((8, 9), reverse))
     accuracy = {}
     for kind in ("none", "clip", "median", "trimmed-mean", "krum"):
-        run = simulate(tmp_path / kind, 10, two_lie, robust_aggregation=kind, **given)
+        run = simulate(tmp_path / kind, 10, two_lie, robust_aggregation=kind, **values)
         accuracy[kind] = run.metrics()[-1]["global"]["accuracy"]
     assert min(accuracy[kind] for kind in accuracy if kind != "none") > accuracy["none"] + 0.1, accuracy
 

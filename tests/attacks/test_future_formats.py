@@ -45,7 +45,7 @@ def division(folder):
 
 
 @pytest.mark.parametrize(
-    ("read", "words"),
+    ("read", "message"),
     [
         (device_model, ("round-000001.json", "format '2'", f"{__version__} reads format 1", "install the fedpfl")),
         (bridge_frame, ("version 3", "reads version 2", "install the same fedpfl")),
@@ -53,8 +53,8 @@ def division(folder):
         (division, ("division.npz", "version 2", "only version 1", "numpy.savez")),
     ],
 )
-def test_a_future_format_is_named_with_what_is_read_and_what_helps(tmp_path, read, words):
+def test_a_future_format_is_named_with_what_is_read_and_what_helps(tmp_path, read, message):
     with pytest.raises(FedpflError) as raised:
         read(tmp_path)
     assert "\n" not in str(raised.value)
-    assert [word for word in words if word not in str(raised.value)] == []
+    assert [word for word in message if word not in str(raised.value)] == []

@@ -94,7 +94,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def half_written(folder: Path) -> list[str]:
     """Return the files that are neither whole nor recognisably unfinished."""
-    found = []
+    errors = []
     for path in folder.rglob("*"):
         try:
             if path.suffix == ".safetensors":
@@ -106,8 +106,8 @@ def half_written(folder: Path) -> list[str]:
             elif path.suffix in (".html", ".svg") and path.read_text() != "theirs":
                 assert path.read_text().rstrip().endswith(f"</{path.suffix[1:]}>")
         except (ValueError, AssertionError) as error:
-            found.append(f"{path.relative_to(folder)}: {error}")
-    return found
+            errors.append(f"{path.relative_to(folder)}: {error}")
+    return errors
 
 
 def unfinished(folder: Path) -> list[str]:
@@ -127,15 +127,15 @@ def moments(command: str, kind: str, changes: int, count: int) -> list[int]:
 
 
 def check(commands: Commands, template: Path, command: str, kind: str, count: int) -> None:
-    words = COMMANDS[command]
+    arguments = COMMANDS[command]
     work = fresh(template)
-    code, _, err, changes = commands(words, work)
+    code, _, err, changes = commands(arguments, work)
     assert not code and changes, err
     undisturbed, before = contents(work), contents(template / "kept")
-    for at in moments(command, kind, changes, count):
+    for moment in moments(command, kind, changes, count):
         work = fresh(template)
-        code, _, err, _ = commands(words, work, kind, at)
-        told = f"{command}, {kind} at change {at} of {changes}: {err}"
+        code, _, err, _ = commands(arguments, work, kind, moment)
+        told = f"{command}, {kind} at change {moment} of {changes}: {err}"
         mark = f"FEDPFL_TEST_MARK={commands.home}"
         wait_until(lambda mark=mark: not marked(mark).keys() - {commands.program.pid}, hint=told)
         # A client that could not store its arrays has failed, in a line of its own.
@@ -155,7 +155,7 @@ def check(commands: Commands, template: Path, command: str, kind: str, count: in
             assert not unfinished(work), told
         assert not [*(commands.home / "tmp").glob("*.part"), *SHARED_MEMORY.glob("*fedpfl*")], told
 
-        code, _, err, _ = commands(words, work)
+        code, _, err, _ = commands(arguments, work)
         if code and command == "run":
             (line,) = err.splitlines()
             assert "a run of this name is in" in line, told
@@ -163,7 +163,7 @@ def check(commands: Commands, template: Path, command: str, kind: str, count: in
             code, _, err, _ = commands(again, work)
             if again != RESUME:
                 assert not code, err
-                code, _, err, _ = commands(words, work)
+                code, _, err, _ = commands(arguments, work)
         elif command == "clean" and "there is no such run" in err:
             code = 0
         assert not code, f"{told}; then {err}"

@@ -29,18 +29,18 @@ COMMANDS = (
     ("clean", "--json"),
     ("compare", "fedavg", "local", "--seeds", "1", "-c", COMPARED),
 )  # fmt: skip
-FEW = [words for words in COMMANDS if words[0] in ("run", "show") and "nothing" not in words]
+FEW = [command for command in COMMANDS if command[0] in ("run", "show") and "nothing" not in command]
 
 
 def command_lines():
     """Return the command lines of all processes of this machine that can be read."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            found.append(path.read_bytes())
+            lines.append(path.read_bytes())
         except OSError:  # it has ended
             continue
-    return found
+    return lines
 
 
 def planted_in(content: bytes) -> list[str]:
@@ -54,9 +54,9 @@ def test_no_secret_of_the_environment_is_written_or_shown(tmp_path, commands):
     for name in ("home", "tmp", "work"):
         (tmp_path / name).mkdir(mode=0o700)
     shown = []
-    for words in commands:
+    for command in commands:
         process = subprocess.Popen(
-            [script("fedpfl"), *words], cwd=tmp_path / "work", env=environment, stdin=subprocess.DEVNULL,
+            [script("fedpfl"), *command], cwd=tmp_path / "work", env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         while process.poll() is None:
@@ -65,7 +65,7 @@ def test_no_secret_of_the_environment_is_written_or_shown(tmp_path, commands):
                 shown.append(process.communicate(timeout=0.2)[0])
             except subprocess.TimeoutExpired:
                 continue
-        assert words == ("doctor",) or (process.returncode == 0) == ("nothing" not in words), (words, shown[-1])
+        assert command == ("doctor",) or (process.returncode == 0) == ("nothing" not in command), (command, shown[-1])
     page = [script("fedpfl"), "watch", "--web", "--port", "0"]
     with subprocess.Popen(page, cwd=tmp_path / "work", env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -82,4 +82,4 @@ def test_no_secret_of_the_environment_is_written_or_shown(tmp_path, commands):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"metrics.jsonl", *(["page.html"] if commands is COMMANDS else [])} <= {path.name for path in files}
     assert not planted_in(b"".join(shown))
-    assert not [(path, found) for path in files if (found := planted_in(path.read_bytes()))]
+    assert not [(path, secret) for path in files if (secret := planted_in(path.read_bytes()))]

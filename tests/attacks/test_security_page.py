@@ -13,8 +13,8 @@ def test_each_attack_on_the_page_has_a_test_that_exists():
     rows = PAGE.partition("<!-- attacks -->")[2].strip().partition("\n\n")[0].splitlines()[2:]
     assert len(rows) >= 8
     for row in rows:
-        found = re.search(r"`(tests/[\w/]+\.py)(?:::(\w+))?` \|$", row)
-        assert found, row
-        path, function = found.groups()
+        match = re.search(r"`(tests/[\w/]+\.py)(?:::(\w+))?` \|$", row)
+        assert match, row
+        path, function = match.groups()
         source = (ROOT / path).read_text(encoding="utf-8")
         assert function is None or f"def {function}(" in source, row

@@ -50,8 +50,8 @@ def test_a_command_joins_its_groups_and_is_itself(tmp_path):
     done = subprocess.run(
         [*join_command(groups), "sh", "-c", 'echo $$ "$1"', "sh", "x  y"], capture_output=True, text=True
     )
-    number, _, words = done.stdout.strip().partition(" ")
-    assert words == "x  y"
+    number, _, arguments = done.stdout.strip().partition(" ")
+    assert arguments == "x  y"
     assert [(group / "cgroup.procs").read_text().strip() for group in groups] == [number] * 2
     assert join_command([]) == []
 

@@ -100,21 +100,21 @@ def doctored(monkeypatch, folder):
     monkeypatch.setattr(doctor, "examine", lambda *_: [])
     monkeypatch.setattr(doctor, "KEYS", [folder])
     done = CliRunner().invoke(app, ["doctor", "--json"])
-    (found,) = json.loads(done.stdout)
-    assert found["check"] == "certificates"
-    return found
+    (check,) = json.loads(done.stdout)
+    assert check["check"] == "certificates"
+    return check
 
 
-@pytest.mark.parametrize(("days", "state", "words"), [
+@pytest.mark.parametrize(("days", "state", "message"), [
     (credentials.MIN_DAYS + 2, "ok", "valid now and in 30 days"),
     (10, "warning", "server.pem ends in 9 days; renew with"),
     (-0.5, "problem", "server.pem has ended"),
 ])  # fmt: skip
-def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatch, days, state, words):
+def test_doctor_warns_thirty_days_before_a_certificate_ends(tmp_path, monkeypatch, days, state, message):
     monkeypatch.setattr(credentials, "VALID_DAYS", days)
     credentials.prepare(tmp_path / "keys", 0)
-    found = doctored(monkeypatch, tmp_path / "keys")
-    assert found["state"] == state and words in found["message"]
+    check = doctored(monkeypatch, tmp_path / "keys")
+    assert check["state"] == state and message in check["message"]
 
 
 def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path, monkeypatch):
@@ -128,8 +128,8 @@ def test_what_was_made_while_the_clock_was_ahead_is_named_and_made_anew(tmp_path
     }
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         greet(made, made.authority, "localhost")
-    found = doctored(monkeypatch, made.folder)
-    assert found["state"] == "problem" and "is not valid before" in found["message"]
+    check = doctored(monkeypatch, made.folder)
+    assert check["state"] == "problem" and "is not valid before" in check["message"]
     key = made.node_keys[0].read_bytes()
     credentials.prepare(tmp_path / "keys", 1)
     assert greet(made, made.authority, "localhost") == "TLSv1.3" and made.node_keys[0].read_bytes() == key

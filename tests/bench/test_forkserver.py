@@ -123,8 +123,8 @@ def test_its_files_are_the_user_s_alone(server):
     assert modes == {"run": 0o700, "f.sock": 0o600, "bin": 0o700}
 
 
-def request(*words):
-    content = b"\0".join(words)
+def request(*arguments):
+    content = b"\0".join(arguments)
     return struct.pack(">I", len(content)) + content
 
 
@@ -204,8 +204,8 @@ def test_without_the_server_flower_s_own_command_runs(tmp_path):
 def test_the_commands_of_a_supernode_and_its_superexec_are_flower_s(tmp_path):
     write_commands(tmp_path / "f.sock", "real")
     for name in (SUPEREXEC, SUPERNODE):
-        words = shlex.split((tmp_path / "bin" / name).read_text().splitlines()[1])
-        assert words == ["exec", *supernode_command()[:-1], name, "$@"]
+        command = shlex.split((tmp_path / "bin" / name).read_text().splitlines()[1])
+        assert command == ["exec", *supernode_command()[:-1], name, "$@"]
 
 
 @pytest.mark.parametrize("name", [SUPEREXEC, SUPERNODE])

@@ -68,17 +68,17 @@ def test_data_of_clients_are_found(tmp_path):
         "fedpfl_partitions": str(tmp_path),
         "fedpfl_client_data": {1: f"{tmp_path}/mine.npz"},
     }
-    found = read_inventory(write(tmp_path, content))
-    assert found.data == {0: tmp_path / "client-0.npz", 2: tmp_path / "client-2.npz", 1: tmp_path / "mine.npz"}
+    inventory = read_inventory(write(tmp_path, content))
+    assert inventory.data == {0: tmp_path / "client-0.npz", 2: tmp_path / "client-2.npz", 1: tmp_path / "mine.npz"}
 
 
 def test_a_device_s_model_is_that_of_its_clients(tmp_path):
     content = small()
     content["testbed"]["children"]["devices"]["hosts"]["b"]["fedpfl_model"] = "resnet10"
-    found = read_inventory(write(tmp_path, content))
-    assert found.models == dict.fromkeys(found.devices["b"], "resnet10")
-    assert {found.own(client) for client in found.devices["b"]} == {" model='resnet10'"}
-    assert {found.own(client) for client in found.devices["a"]} == {""}
+    inventory = read_inventory(write(tmp_path, content))
+    assert inventory.models == dict.fromkeys(inventory.devices["b"], "resnet10")
+    assert {inventory.own(client) for client in inventory.devices["b"]} == {" model='resnet10'"}
+    assert {inventory.own(client) for client in inventory.devices["a"]} == {""}
 
 
 def test_a_device_that_is_absent_keeps_its_clients_numbers_and_gaps_are_clients_that_are_missing(tmp_path):
@@ -118,13 +118,13 @@ def test_groups_are_joined_as_ansible_joins_them(tmp_path):
 def change(path, value):
     def apply(content):
         content = copy.deepcopy(content)
-        at = content["testbed"]
+        table = content["testbed"]
         for key in path[:-1]:
-            at = at[key]
+            table = table[key]
         if value is None:
-            del at[path[-1]]
+            del table[path[-1]]
         else:
-            at[path[-1]] = value
+            table[path[-1]] = value
         return content
 
     return apply
@@ -192,11 +192,11 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "value", "words"), MISTAKES)
-def test_a_mistake_is_one_line_that_says_where(tmp_path, path, value, words):
+@pytest.mark.parametrize(("path", "value", "message"), MISTAKES)
+def test_a_mistake_is_one_line_that_says_where(tmp_path, path, value, message):
     with pytest.raises(FedpflError) as refused:
         read_inventory(write(tmp_path, change(path, value)(small())))
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -204,7 +204,7 @@ def test_a_mistake_is_one_line_that_says_where(tmp_path, path, value, words):
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11))
 
 
-@pytest.mark.parametrize(("text", "words"), [
+@pytest.mark.parametrize(("text", "message"), [
     ("a: [1\nb: 2", "line 2: "), ("- a", "the file must be a mapping"), ("", "the group server must have one host"),
     ("a: !!python/object:os.system {}", "could not determine a constructor"), ("[" * 3000, "not YAML"),
     ("x" * 2_000_000, "it has more than 1,000,000 bytes"),
@@ -216,15 +216,15 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}
     (BOMB, "more than 100000 values, or an alias within itself"),
     ("[" * 100_000, "not YAML"),
 ])  # fmt: skip
-def test_what_is_no_inventory_is_refused(tmp_path, text, words):
+def test_what_is_no_inventory_is_refused(tmp_path, text, message):
     with pytest.raises(FedpflError) as refused:
         read_inventory(write(tmp_path, text))
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_a_pipe_is_not_waited_for_and_a_file_that_is_not_there_is_named(tmp_path):
     os.mkfifo(tmp_path / "pipe.yml")
-    for name, words in (("pipe.yml", "it is no regular file"), ("none.yml", r"none\.yml: No such file")):
-        with pytest.raises(FedpflError, match=words):
+    for name, message in (("pipe.yml", "it is no regular file"), ("none.yml", r"none\.yml: No such file")):
+        with pytest.raises(FedpflError, match=message):
             read_inventory(tmp_path / name)

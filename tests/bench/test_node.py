@@ -62,8 +62,8 @@ def test_a_supernode_has_a_worker_and_a_fork_server_which_end_with_it(command, t
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_they_end_when_the_command_is_killed_or_interrupted(command, tmp_path, number):
     """As a terminal does it: with all processes of its group."""
-    words = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
-    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    arguments = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
+    process = subprocess.Popen(arguments, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
                                start_new_session=True)  # fmt: skip
     wait_until((tmp_path / "told.json").exists, lambda: process.poll() is None)
     home = json.loads((tmp_path / "told.json").read_text())["FLWR_HOME"]
@@ -84,8 +84,8 @@ def test_all_ends_where_what_watches_over_the_command_ends_everything_at_once(co
     folder = tmp_path / "outer"
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FLWR_HOME": str(run_guard.home(folder))}
-    words = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
-    process = subprocess.Popen(words, env=environment, start_new_session=True)
+    arguments = [sys.executable, "-c", "from fedpfl.cli import main; main()", "node", "--", *command(300)]
+    process = subprocess.Popen(arguments, env=environment, start_new_session=True)
     wait_until((tmp_path / "told.json").exists, lambda: process.poll() is None)
     home = json.loads((tmp_path / "told.json").read_text())["FLWR_HOME"]
     assert len(of_folder(home)) == 3

@@ -95,16 +95,16 @@ def test_bytes_go_both_ways_and_ends_are_passed_on():
         server = await asyncio.start_server(backwards, "127.0.0.1", 0)
         relay = await serve(("127.0.0.1", 0), server.sockets[0].getsockname(), Network(1e10, 0.001))
 
-        async def ask(own):
+        async def ask(part):
             reader, writer = await asyncio.open_connection(*relay.sockets[0].getsockname())
-            writer.write(own)
+            writer.write(part)
             writer.write_eof()
             answer = await reader.read()
             writer.close()
             return answer
 
-        sent = [content[at:] for at in range(8)]
-        assert await asyncio.gather(*map(ask, sent)) == [own[::-1] for own in sent]
+        sent = [content[start:] for start in range(8)]
+        assert await asyncio.gather(*map(ask, sent)) == [part[::-1] for part in sent]
         server.close()
         reader, _ = await asyncio.open_connection(*relay.sockets[0].getsockname())
         assert await reader.read() == b""  # nobody listens there any more

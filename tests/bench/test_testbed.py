@@ -120,7 +120,7 @@ def test_a_bench_s_devices_have_their_clients_data_and_network(tmp_path, monkeyp
             assert {option(started[part][0], name) for part, name in ways} == {option(relay, "--listen")}
             group = str(tmp_path / f"{bed.folder.name}-{list(bench.devices).index(device)}")
             limited = {name for name, (command, _) in started.items() if group in command}
-            own = {f"worker {device}", f"fork server {device}", *(f"SuperNode {client}" for client in clients)}
-            assert limited == own | ({f"bridge {device}"} if mqtt else set())
+            names = {f"worker {device}", f"fork server {device}", *(f"SuperNode {client}" for client in clients)}
+            assert limited == names | ({f"bridge {device}"} if mqtt else set())
     finally:
         shutil.rmtree(bed.folder)

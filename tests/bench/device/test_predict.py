@@ -23,9 +23,9 @@ CLIENTS = 2
 
 def written(tmp_path, **settings):
     """Return the folder of client 0's model, and the arrays of its data as they were read."""
-    given = {"num_server_rounds": 3, "local_epochs": 1, "threads": 1, "device_models": "always", **FEW_SAMPLES}
+    defaults = {"num_server_rounds": 3, "local_epochs": 1, "threads": 1, "device_models": "always", **FEW_SAMPLES}
     values = federation(
-        tmp_path, CLIENTS, **{"method": "fedper", "early_stop": 9, "validation_fraction": 0.2, **given, **settings}
+        tmp_path, CLIENTS, **{"method": "fedper", "early_stop": 9, "validation_fraction": 0.2, **defaults, **settings}
     )
     folder = run_federation(LocalGrid(CLIENTS, values), values)
     config = Config.parse(folder.config())
@@ -56,12 +56,12 @@ def lines(capsys, *arguments):
 def test_predictions_have_the_accuracy_that_was_noted(digits, tmp_path, capsys):
     model, arrays = digits
     np.savez(tmp_path / "test.npz", x=arrays["x_test"])
-    found = lines(capsys, model, tmp_path / "test.npz")
-    right = [line["class"] == str(y) for line, y in zip(found, arrays["y_test"], strict=True)]
+    predictions = lines(capsys, model, tmp_path / "test.npz")
+    right = [line["class"] == str(y) for line, y in zip(predictions, arrays["y_test"], strict=True)]
     assert sum(right) == load_model(model).about["tested"]["correct"]
-    assert [line["sample"] for line in found] == list(range(len(right)))
-    assert all(line["number"] == int(max(line["probabilities"], key=line["probabilities"].get)) for line in found)
-    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-3 for line in found)
+    assert [line["sample"] for line in predictions] == list(range(len(right)))
+    assert all(line["number"] == int(max(line["probabilities"], key=line["probabilities"].get)) for line in predictions)
+    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-3 for line in predictions)
 
 
 def test_an_image_is_what_its_array_is(digits, tmp_path, capsys):
@@ -75,12 +75,12 @@ def test_an_image_is_what_its_array_is(digits, tmp_path, capsys):
     image.new("RGB", (8, 8)).save(tmp_path / "red.png")
     (tmp_path / "none.png").write_bytes(b"no image")
     about = load_model(model).about
-    for name, words in (
+    for name, message in (
         ("wide", "is 9×8 pixels; the model takes 8×8"),
         ("red", "is in colour"),
         ("none", "none.png: not a readable image of the formats BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP$"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_samples(tmp_path / f"{name}.png", about)
 
 
@@ -90,18 +90,18 @@ def test_a_table_is_read_with_names_of_classes(flowers, tmp_path, capsys):
         f"{','.join(map(repr, row.tolist()))},{y}" for row, y in zip(arrays["x_test"], arrays["y_test"], strict=True)
     ]
     (tmp_path / "test.csv").write_text("\n".join(["a,b,c,d,kind", *rows]))
-    found = lines(capsys, model, tmp_path / "test.csv", "--ignore-columns", "kind")
+    predictions = lines(capsys, model, tmp_path / "test.csv", "--ignore-columns", "kind")
     names = np.array(["iris", "lily", "rose"])
-    right = sum(line["class"] == names[y] for line, y in zip(found, arrays["y_test"], strict=True))
+    right = sum(line["class"] == names[y] for line, y in zip(predictions, arrays["y_test"], strict=True))
     assert right == load_model(model).about["tested"]["correct"]
     about = load_model(model).about
-    for text, words in (
+    for text, message in (
         ("a,b,c,d,e\n1,2,3,4,5", "has 5 columns of features; the model takes 4"), ("", "the file is empty"),
         ("a,b,c,d\n1,2,3", "line 2: has 3 cells"), ("a,b,c,d\n1,2,3,x", "line 2, column 'd': 'x' is not a number$"),
         ("a,b,c,d\n1,2,3,nan", "line 2, column 'd': is empty$"), ("a,b,c,d\n", "no samples"),
     ):  # fmt: skip
         (tmp_path / "bad.csv").write_text(text)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_samples(tmp_path / "bad.csv", about)
     with pytest.raises(DataError, match="has no column 'z'"):
         read_samples(tmp_path / "test.csv", about, ["z"])
@@ -116,9 +116,9 @@ TABLE = """a,flag,mode,label
 READ = [({}, TABLE), ({"impute": "mean"}, TABLE.replace("-2,", ",").replace("TRUE", "n/a").replace(",car", ","))]
 
 
-@pytest.mark.parametrize(("given", "text"), READ)
+@pytest.mark.parametrize(("options", "text"), READ)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_model_reads_the_table_that_it_was_trained_on(tmp_path, given, text, suffix):
+def test_a_model_reads_the_table_that_it_was_trained_on(tmp_path, options, text, suffix):
     path = tmp_path / f"a{suffix}"
     if suffix == ".csv":
         path.write_text(text)
@@ -128,13 +128,13 @@ def test_a_model_reads_the_table_that_it_was_trained_on(tmp_path, given, text, s
         truth = {"true": True, "false": False}
         frame["flag"] = frame.flag.map(lambda flag: truth.get(str(flag).lower())).astype("boolean")
         frame.to_parquet(path, index=False)
-    settings = DataSettings(dataset="table", data=str(path), category_columns="mode", **given)
+    settings = DataSettings(dataset="table", data=str(path), category_columns="mode", **options)
     data = load(settings)
     assert data.feature_names[:3] == ("a", "flag", "mode=bus") and data.x_train.shape == (3, len(data.feature_names))
     about = {"feature-names": [*data.feature_names], "input-shape": [len(data.feature_names)], "vocabulary": 0}
-    about.update({"fill": 0} if given else {})
+    about.update({"fill": 0} if options else {})
     assert np.array_equal(read_samples(path, about, ["label"]), data.x_train, equal_nan=True)
-    if given:
+    if options:
         with pytest.raises(DataError, match=r"column '(a|flag|mode)': is empty, also wrong: [^;]*$"):
             read_samples(path, {key: value for key, value in about.items() if key != "fill"}, ["label"])
     with pytest.raises(DataError, match="has no column 'mode'"):
@@ -145,8 +145,8 @@ def test_columns_of_a_table_are_matched_by_the_names_of_the_model_s(tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a},{1000 + b},{int(a > 0)}" for a, b in rng.normal(size=(240, 2)).tolist()]
     (tmp_path / "people.csv").write_text("\n".join(["age,bp,label", *rows]))
-    given = {"dataset": "table", "data": str(tmp_path / "people.csv"), "standardize": "client", "min_samples": 2}
-    model, _ = written(tmp_path, model="mlp", **given)
+    options = {"dataset": "table", "data": str(tmp_path / "people.csv"), "standardize": "client", "min_samples": 2}
+    model, _ = written(tmp_path, model="mlp", **options)
     about = load_model(model).about
     assert about["feature-names"] == ["age", "bp"]
     for text in ("age,bp\n0.5,1000\n", "bp,age\n1000,0.5\n", "bp;age\n1000;0.5\n"):
@@ -162,13 +162,13 @@ def test_errors_are_one_line(digits, tmp_path):
     np.savez(tmp_path / "y.npz", y=np.zeros(3))
     (tmp_path / "a.txt").write_text("a")
     np.savez(tmp_path / "wide.npz", x=np.zeros((1, 9, 9, 1), np.uint8))
-    for arguments, words in (
+    for arguments, message in (
         ([tmp_path, "a.npz"], "holds no model of a client"), ([model, tmp_path / "none.npz"], "no such file"),
         ([model, tmp_path / "y.npz"], "has neither an array x nor x_test"),
         ([model, tmp_path / "a.txt"], "must be an image"), ([model, tmp_path], "is a folder; name the files in it"),
         ([model, tmp_path / "wide.npz"], r"wide.npz: samples are uint8 1×9×9×1; the model takes uint8 n×8×8×1"),
     ):  # fmt: skip
-        with pytest.raises(SystemExit, match=f"error: .*{words}"):
+        with pytest.raises(SystemExit, match=f"error: .*{message}"):
             main([str(argument) for argument in arguments])
 
 
@@ -180,9 +180,9 @@ def test_the_command_runs_without_flower(digits, tmp_path, python):
     command = [sys.executable if python == "this" else old_python(), "-c", code, "predict", str(model), "test.npz"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line)["number"] for line in done.stdout.splitlines()]
+    numbers = [json.loads(line)["number"] for line in done.stdout.splitlines()]
     expected = load_model(model).predict(arrays["x_test"])
     # Another torch may round another way: a sample between two classes may fall to either.
     clear = np.ptp(np.sort(expected, axis=1)[:, -2:], axis=1) > 1e-3
-    assert (np.array(found) == expected.argmax(1))[clear].all()
+    assert (np.array(numbers) == expected.argmax(1))[clear].all()
     assert clear.any()

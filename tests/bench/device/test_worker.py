@@ -131,8 +131,8 @@ def test_the_socket_is_the_user_s_alone_and_goes_with_the_worker(worker):
 
 
 def test_a_socket_that_cannot_be_made_is_told(tmp_path):
-    words = r"the socket .*xxx cannot be made: AF_UNIX path too long"
-    with pytest.raises(FedpflError, match=words), listening(tmp_path / ("x" * 108)):
+    message = r"the socket .*xxx cannot be made: AF_UNIX path too long"
+    with pytest.raises(FedpflError, match=message), listening(tmp_path / ("x" * 108)):
         pass
 
 
@@ -155,8 +155,8 @@ def test_an_app_of_other_code_is_refused(running, tmp_path, monkeypatch):
     version = "99.0"
     monkeypatch.setattr(forwarding.code_hash, "of_package", lambda: "feed")
     monkeypatch.setattr(forwarding, "__version__", version)
-    words = rf"worker runs other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
-    with pytest.raises(FedpflError, match=rf"{words}\(fedpfl {re.escape(version)}, feed\): install the app's code"):
+    message = rf"worker runs other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
+    with pytest.raises(FedpflError, match=rf"{message}\(fedpfl {re.escape(version)}, feed\): install the app's code"):
         forward("query", Payload(), federation(tmp_path, 3), NODE)
 
 

@@ -172,9 +172,9 @@ def test_the_broker_is_restarted_in_the_middle(testbed, number):
 
 def test_the_account_is_taken_over_in_the_middle(testbed):
     with in_the_middle(testbed, b"taken over"):
-        at = len(testbed.device.text())
+        length = len(testbed.device.text())
         other = testbed.broker.client("nano-1")  # the broker lets in the one that came last
-        testbed.device.wait_for("lost broker", at)
+        testbed.device.wait_for("lost broker", length)
         other.disconnect()
         other.loop_stop()
 
@@ -184,15 +184,15 @@ def test_the_broker_s_certificate_ends_and_another_one_takes_its_place(testbed):
         place, logs = testbed.broker.certificates, (testbed.device, testbed.server)
         good = {name: (place / name).read_bytes() for name in ("server.pem", "server.key")}
         end_certificate(place)
-        at = [len(side.text()) for side in logs]
+        lengths = [len(side.text()) for side in logs]
         testbed.broker.restart()
-        for side, since in zip(logs, at, strict=True):
+        for side, since in zip(logs, lengths, strict=True):
             side.wait_for("its certificate is not accepted: certificate has expired); trying again", since)
         testbed.broker.end()
         for name, content in good.items():
             (place / name).write_bytes(content)
         testbed.broker.start()
-        for side, since in zip(logs, at, strict=True):
+        for side, since in zip(logs, lengths, strict=True):
             side.wait_for("connected to broker", since)
             assert side.text(since).count("certificate has expired") == 1
 
@@ -259,13 +259,13 @@ def refused(testbed, *options):
 def test_a_wrong_password_or_certificate_and_a_password_that_others_can_read_are_refused(testbed, tmp_path):
     (wrong := tmp_path / "password").write_text("guess\n")
     wrong.chmod(0o600)
-    for option, value, words in (
+    for option, value, message in (
         ("--password-file", wrong, "refuses the account nano-2: Not authorized"),
         ("--ca", testbed.certificates / "ca.pem", "its certificate is not accepted"),
     ):
         options = testbed.broker.options("nano-2")
         options[options.index(option) + 1] = value
-        assert words in refused(testbed, *options)
+        assert message in refused(testbed, *options)
     wrong.chmod(0o644)
     assert "others can read it" in refused(testbed, "--broker", "127.0.0.1:1", "--password-file", wrong)
 
@@ -326,8 +326,8 @@ def test_malformed_and_oversize_frames_disturb_nobody(testbed):
             publish(node, "fedpfl/request/nano-2", bytes(data), CorrelationData=rng.randbytes(16))
         publish(node, "fedpfl/request/nano-2", b"")
         huge = next(frames.split(bytes(frames.MAX_MESSAGE_BYTES + 1), CHUNK))
-        words = f"a message of {frames.MAX_MESSAGE_BYTES + 1} bytes"
-        complains(testbed, words, lambda: publish(node, "fedpfl/request/nano-2", huge, CorrelationData=bytes(16)))
+        message = f"a message of {frames.MAX_MESSAGE_BYTES + 1} bytes"
+        complains(testbed, message, lambda: publish(node, "fedpfl/request/nano-2", huge, CorrelationData=bytes(16)))
         node.publish("fedpfl/request/nano-2", bytes(2 * CHUNK), 1)
         testbed.broker.wait_for("oversize packet")
     finally:
@@ -341,14 +341,14 @@ def test_malformed_and_oversize_frames_disturb_nobody(testbed):
 def test_a_payload_of_256_mb_ends_its_connection_before_it_is_stored(testbed, length):
     topic = b"fedpfl/request/nano-2"
     lengths = [left := length + len(topic) + 2 + 3, *(left >> 7 * i for i in (1, 2, 3))]
-    head = b"\x32" + bytes([part & 127 | (128 if at < 3 else 0) for at, part in enumerate(lengths)])
-    node, at = testbed.broker.client("nano-2"), len(testbed.broker.text())
+    head = b"\x32" + bytes([part & 127 | (128 if place < 3 else 0) for place, part in enumerate(lengths)])
+    node, start = testbed.broker.client("nano-2"), len(testbed.broker.text())
     try:
         before = peak(testbed.broker)
         # What follows is not even read: nothing but the head says how long it is.
         with contextlib.suppress(OSError):  # the broker may hang up within it
             node.socket().sendall(head + len(topic).to_bytes(2, "big") + topic + b"\0\1\0" + bytes(100_000))
-        testbed.broker.wait_for("oversize packet", at)
+        testbed.broker.wait_for("oversize packet", start)
         assert peak(testbed.broker) - before < 2**24
     finally:
         node.disconnect()

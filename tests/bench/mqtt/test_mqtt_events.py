@@ -299,9 +299,9 @@ def test_the_board_shows_what_there_is():
     for topic, values in events:
         board.add(topic, read_event(topic, json.dumps(values).encode()))
     text = drawn(board)
-    for words in ("run first: running, round 1 of 9", "62.5 %", "40.0 %", "3 87.5 %", "nano-1", "51 °C", "2000 mW",
+    for part in ("run first: running, round 1 of 9", "62.5 %", "40.0 %", "3 87.5 %", "nano-1", "51 °C", "2000 mW",
                   "bridge: online", "lost [bold]it"):  # fmt: skip
-        assert words in text
+        assert part in text
     board.add(topics.RUN_STATE, {"run": "second", "state": "running"})
     assert "62.5 %" not in drawn(board) and "87.5 %" not in drawn(board)
 

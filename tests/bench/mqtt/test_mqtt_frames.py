@@ -31,7 +31,7 @@ def test_a_message_survives_its_frames(head, body, limit):
 
 
 @pytest.mark.parametrize(
-    ("payload", "words"),
+    ("payload", "error"),
     [
         (b"", "at least 19"),
         (b"xx" + bytes(17), "not a frame"),
@@ -42,8 +42,8 @@ def test_a_message_survives_its_frames(head, body, limit):
         (struct.pack("!2sBQQ", b"fb", 2, 3, 9), "bytes 3 to 3 of"),
     ],
 )
-def test_what_is_no_frame_is_refused(payload, words):
-    with pytest.raises(FrameError, match=words):
+def test_what_is_no_frame_is_refused(payload, error):
+    with pytest.raises(FrameError, match=error):
         frames.decode(ID, payload)
 
 
@@ -121,8 +121,8 @@ def mutations(good, rng, count):
     for _ in range(count):
         data = bytearray(good)
         for _ in range(rng.randrange(1, 6)):
-            at = rng.randrange(len(data))
-            data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+            position = rng.randrange(len(data))
+            data[position] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
         if rng.random() < 0.3:
             data = data[: rng.randrange(len(data) + 1)]
         yield bytes(data)
@@ -181,7 +181,7 @@ GOOD = {"path": "/v1/fleet/pull-messages", "headers": []}
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "error"),
     [
         ({"path": "/v1/control/start-run"}, "Fleet API"),
         ({"path": "/v1/fleet/../control/start-run"}, "Fleet API"),
@@ -194,9 +194,9 @@ GOOD = {"path": "/v1/fleet/pull-messages", "headers": []}
         ({"headers": {}}, "at most 100"),
     ],
 )
-def test_requests_that_may_not_be_carried_are_refused(change, words):
+def test_requests_that_may_not_be_carried_are_refused(change, error):
     assert HttpRequest.decode(message(GOOD)).path == GOOD["path"]
-    with pytest.raises(FrameError, match=words):
+    with pytest.raises(FrameError, match=error):
         HttpRequest.decode(message({**GOOD, **change}))
 
 

@@ -40,8 +40,8 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def call(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["clean", *words])
+def call(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["clean", *arguments])
     return done.exit_code, done.output
 
 
@@ -49,11 +49,13 @@ def files(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-@pytest.mark.parametrize("words", [(), ("b",), ("b", "--state"), ("--orphans",), ("--json",), ("--remove",), ("no",)])
-def test_nothing_goes_unasked(place, words):
+@pytest.mark.parametrize(
+    "arguments", [(), ("b",), ("b", "--state"), ("--orphans",), ("--json",), ("--remove",), ("no",)]
+)
+def test_nothing_goes_unasked(place, arguments):
     before = files(place)
-    code, _ = call(*words)
-    assert code == (2 if words in (("--remove",), ("no",)) else 0)
+    code, _ = call(*arguments)
+    assert code == (2 if arguments in (("--remove",), ("no",)) else 0)
     assert files(place) == before
 
 
@@ -64,8 +66,8 @@ def test_the_list_has_every_run_and_what_belongs_to_none(place, monkeypatch):
     assert shown[""]["paths"] == [str(place / "state" / "gone-1")]
     assert "a copy" in shown["a"]["why_kept"]
     monkeypatch.setenv("COLUMNS", "500")
-    _, words = call()
-    assert (words.count(" no "), words.count(" yes ")) == (0, 3)  # nobody here knows it of a device's run
+    _, output = call()
+    assert (output.count(" no "), output.count(" yes ")) == (0, 3)  # nobody here knows it of a device's run
 
 
 def test_a_named_run_goes_with_its_arrays_and_nothing_else(place):
@@ -92,43 +94,43 @@ def test_arrays_of_no_run_here_do_not_go_while_their_run_may_go_on(place, key, d
     state = place / "state" / key
     os.utime(state / "client-00000", (time.time() - days * 86400,) * 2)  # when a round's file was last written there
     before = files(place)
-    code, words = call(f"{state}/" if key == "device-1" else "--orphans", "--remove")
+    code, output = call(f"{state}/" if key == "device-1" else "--orphans", "--remove")
     assert code == 0
     assert before - files(place) == {name for name in before if name.startswith(f"state/{key}/") and not kept}
-    assert (f"kept: {state if key == 'device-1' else key}: written within a day" in words) == kept
+    assert (f"kept: {state if key == 'device-1' else key}: written within a day" in output) == kept
 
 
 @pytest.mark.parametrize("key", ["../Documents", "", ".", "..", "/etc", "b-1/client-00000", "b-1/../../runs"])
 def test_a_run_folder_of_somebody_else_names_no_other_folder(place, key):
     (place / "runs" / "a" / "task.json").write_text(json.dumps({"state_key": key}))
     before = files(place)
-    for words in (["a"], ["a", "--state"]):
-        code, output = call(*words, "--remove")
+    for arguments in (["a"], ["a", "--state"]):
+        code, output = call(*arguments, "--remove")
         assert (code, files(place)) == (0, before) and "its task.json cannot be read" in output
 
 
-@pytest.mark.parametrize("words", [("b",), ("b", "--state")])
-def test_a_run_that_begins_again_while_it_is_counted_keeps_everything(place, monkeypatch, words):
+@pytest.mark.parametrize("arguments", [("b",), ("b", "--state")])
+def test_a_run_that_begins_again_while_it_is_counted_keeps_everything(place, monkeypatch, arguments):
     before = files(place)
     monkeypatch.setattr(clean, "_print", lambda *_: held.enter_context(RunFolder(place / "runs" / "b").exclusive()))
     with ExitStack() as held:
-        code, output = call(*words, "--remove")
+        code, output = call(*arguments, "--remove")
     assert (code, files(place)) == (1, before) and "active in another process" in output
 
 
 def test_a_devices_models_do_not_go_where_only_arrays_should(place):
     before = files(place)
-    code, words = call(str(place / "state" / "device-1"), "--state", "--remove")
-    assert (code, files(place)) == (0, before) and "its models would go, too" in words
+    code, output = call(str(place / "state" / "device-1"), "--state", "--remove")
+    assert (code, files(place)) == (0, before) and "its models would go, too" in output
 
 
 def test_what_is_needed_or_in_use_stays(place):
     before = files(place)
-    code, words = call("a", "--remove")
-    assert (code, files(place)) == (0, before) and "a copy" in words
+    code, output = call("a", "--remove")
+    assert (code, files(place)) == (0, before) and "a copy" in output
     with RunFolder(place / "runs" / "b").exclusive():
-        code, words = call("b", "--remove")
-    assert (code, files(place)) == (0, before) and "it is running" in words
+        code, output = call("b", "--remove")
+    assert (code, files(place)) == (0, before) and "it is running" in output
 
 
 def test_a_run_whose_task_is_damaged_keeps_everything_that_might_be_its(place):
@@ -143,10 +145,10 @@ def test_what_goes_while_it_is_counted_does_not_count(place, monkeypatch):
     @contextmanager
     def scandir(path):
         with real(path) as entries:
-            found = list(entries)
-        for entry in found:
+            present = list(entries)
+        for entry in present:
             Path(entry).rename(f"{entry.path}-gone")
-        yield found
+        yield present
 
     real = os.scandir
     monkeypatch.setattr(os, "scandir", scandir)

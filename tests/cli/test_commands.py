@@ -86,12 +86,12 @@ def test_a_wrong_setting_is_answered_without_torch():
     commands = json.dumps([command for command, _ in WRONG])
     done = subprocess.run([sys.executable, "-c", ONE_BY_ONE, commands], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    for (command, words), line in zip(WRONG, done.stderr.splitlines(), strict=True):
-        assert words in line, command
+    for (command, message), line in zip(WRONG, done.stderr.splitlines(), strict=True):
+        assert message in line, command
 
 
 def test_the_early_check_says_what_the_whole_one_says():
-    for given in ({"learning-rate": -1.0}, {"method": "fedpr"}, {"split": "mixd"}, {"dataset": "digts"},
+    for settings in ({"learning-rate": -1.0}, {"method": "fedpr"}, {"split": "mixd"}, {"dataset": "digts"},
                   {"learning-rte": 1}, {"batch-size": 1.5}, {"augmentation": "flp-crop"}):  # fmt: skip
         said = []
         for checked in (
@@ -99,7 +99,7 @@ def test_the_early_check_says_what_the_whole_one_says():
             lambda values: (check_keys(values), Config.parse(values)),
         ):
             with pytest.raises(ConfigError) as error:
-                checked(given)
+                checked(settings)
             said.append(str(error.value))
         assert said[0] == said[1]
     # Settings of the user's own methods are known once these are imported.
@@ -115,15 +115,15 @@ def test_the_list_of_commands_is_whole_at_80_columns(monkeypatch):
 
 
 def test_the_example_of_a_command_has_options_that_exist():
-    found = 0
+    examples = 0
     for name, command in get_command(app).commands.items():
         for example in re.findall(r"^Example: (.+)$", command.help or "", re.M):
-            program, verb, *words = shlex.split(example.partition(" -- ")[0])  # another command follows
+            program, verb, *arguments = shlex.split(example.partition(" -- ")[0])  # another command follows
             options = {option for param in command.params for option in param.opts}
             assert (program, verb) == ("fedpfl", name)
-            assert {word for word in words if word.startswith("-")} <= options, example
-            found += 1
-    assert found >= 17
+            assert {word for word in arguments if word.startswith("-")} <= options, example
+            examples += 1
+    assert examples >= 17
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_help_is_in_words():
     assert not {word for word in ("\\", "RANGE", "x>=", "<=x") if word in text}
 
 
-@pytest.mark.parametrize(("path", "words"), [(None, ""), ("/full/file", "/full/file: ")])
-def test_a_full_disk_is_one_line(stored_run, monkeypatch, path, words):
+@pytest.mark.parametrize(("path", "message"), [(None, ""), ("/full/file", "/full/file: ")])
+def test_a_full_disk_is_one_line(stored_run, monkeypatch, path, message):
     def full(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     monkeypatch.setattr("fedpfl.results.export.export_personal", full)
     done = fedpfl("export", "first")
-    assert (done.exit_code, done.stderr) == (1, f"error: {words}No space left on device\n")
+    assert (done.exit_code, done.stderr) == (1, f"error: {message}No space left on device\n")
 
 
 def test_methods():
@@ -193,10 +193,10 @@ def test_datasets():
 
 
 def test_models():
-    found = {row["name"]: row for row in json.loads(fedpfl("models", "--json").stdout)}
-    assert found["convnet"]["takes"] == "images of at least 16×16" and found["convnet"]["parameters"] == 797_962
-    assert found["convnet"]["source"].startswith("The network of FedReG, section 4.1")
-    assert all(row["what"] and row["takes"] and row["source"] and row["parameters"] for row in found.values())
+    rows = {row["name"]: row for row in json.loads(fedpfl("models", "--json").stdout)}
+    assert rows["convnet"]["takes"] == "images of at least 16×16" and rows["convnet"]["parameters"] == 797_962
+    assert rows["convnet"]["source"].startswith("The network of FedReG, section 4.1")
+    assert all(row["what"] and row["takes"] and row["source"] and row["parameters"] for row in rows.values())
     assert "797,962" in fedpfl("models").stdout and "small-cnn" in fedpfl("models").stdout.split()
 
 
@@ -225,18 +225,18 @@ def test_the_shell_completes_commands(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("line", "names"),
     [
         ("show fi", ["first"]),
         ("show x", []),
         ("compare fedavg fedp", ["fedpac", "fedper", "fedphp", "fedproto", "fedprox"]),
     ],
 )
-def test_the_shell_completes_names(stored_run, monkeypatch, words, found):
+def test_the_shell_completes_names(stored_run, monkeypatch, line, names):
     monkeypatch.setenv("_FEDPFL_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", f"fedpfl {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
-    assert fedpfl().stdout.split() == found
+    monkeypatch.setenv("COMP_WORDS", f"fedpfl {line}")
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split())))
+    assert fedpfl().stdout.split() == names
 
 
 def test_a_table_with_a_mistake_is_one_line_and_no_run(elsewhere):
@@ -244,8 +244,8 @@ def test_a_table_with_a_mistake_is_one_line_and_no_run(elsewhere):
     settings = 'dataset="table" data="people.csv" model="mlp"'
     for command in ("run", "partition"):
         done = fedpfl(command, "-c", settings)
-        words = f"error: {elsewhere}/people.csv, line 3, column 'age': 'old' is not a number"
-        assert done.exit_code == 1 and words in done.stderr.replace("error: people", f"error: {elsewhere}/people")
+        message = f"error: {elsewhere}/people.csv, line 3, column 'age': 'old' is not a number"
+        assert done.exit_code == 1 and message in done.stderr.replace("error: people", f"error: {elsewhere}/people")
         assert done.stderr.count("\n") == 1
     assert not (elsewhere / ".fedpfl" / "runs").exists()
 
@@ -304,11 +304,11 @@ def test_an_exported_partition_is_the_one_of_a_simulation(elsewhere):
     settings = Config.parse({"num-clients": 3, "seed": 4, "split": "mixed", "permute-labels": True}).data
     whole = federated_data(settings, 3, 4)
     for client in range(3):
-        own = own_data(settings, f"parts/client-{client}.npz", client, 4, 10)
+        exported = own_data(settings, f"parts/client-{client}.npz", client, 4, 10)
         for part in ("train", "test"):
-            expected, found = getattr(whole, part)(client), getattr(own, part)(0)
-            assert torch.equal(expected.x, found.x)
-            assert torch.equal(expected.y, found.y)
+            expected, actual = getattr(whole, part)(client), getattr(exported, part)(0)
+            assert torch.equal(expected.x, actual.x)
+            assert torch.equal(expected.y, actual.y)
     assert fedpfl("partition", "--export", "parts/client-0.npz").exit_code == 2
 
 

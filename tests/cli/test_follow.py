@@ -126,10 +126,10 @@ def test_a_server_that_was_silent_is_told_with_what_may_be_done(monkeypatch, res
     link = Link(lambda: ("finished:failed", "No heartbeat received from the task"))
     monkeypatch.setattr(link, "log", lambda run_id: "")
     monkeypatch.setattr(RunFolder, "resumable", resumable)
-    with pytest.raises(follow.RunFailedError) as found:
+    with pytest.raises(follow.RunFailedError) as raised:
         run(link)
-    words = "the server was silent: it was killed, this machine slept, or its clock was set"
-    assert str(found.value) == words + f"; resume the run: fedpfl up --resume {link.folder.path}" * resumable
+    message = "the server was silent: it was killed, this machine slept, or its clock was set"
+    assert str(raised.value) == message + f"; resume the run: fedpfl up --resume {link.folder.path}" * resumable
 
 
 def test_the_clock_of_the_folder_s_file_server_does_not_matter(capsys):
@@ -184,5 +184,5 @@ def test_an_interrupted_export_is_not_gone_on_with_by_resume(monkeypatch, capsys
     link = Link(lambda: finish(link))
     with pytest.raises(typer.Exit):
         run(link)
-    words = f"the run has finished; its models, if the method has any: fedpfl export {link.folder.path}"
-    assert capsys.readouterr().err == f"interrupted; {words}\n"
+    message = f"the run has finished; its models, if the method has any: fedpfl export {link.folder.path}"
+    assert capsys.readouterr().err == f"interrupted; {message}\n"

@@ -34,6 +34,6 @@ def test_what_is_no_name_of_the_module_is_an_attribute_error():
 
 def test_an_empty_home_is_the_user_s_own_and_not_the_root_folder():
     code = "import os; from fedpfl.cli import main\ntry: main()\nfinally: print(os.path.expanduser('~'))"
-    words, environment = [sys.executable, "-c", code, "--help"], {**os.environ, "HOME": ""}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    arguments, environment = [sys.executable, "-c", code, "--help"], {**os.environ, "HOME": ""}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == pwd.getpwuid(os.getuid()).pw_dir

@@ -98,7 +98,7 @@ def test_seeds_stand_in_their_order(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["nowhere"], "there is no such run"),
         (["RUN", "--format", "gif"], "must be one of svg, pdf, png"),
@@ -108,8 +108,8 @@ def test_seeds_stand_in_their_order(run, tmp_path):
         ([], "must be the name of at least one run; or give an experiment by --experiment, a sweep by --sweep"),
     ],
 )
-def test_wrong_use_is_one_line(run, arguments, words):
+def test_wrong_use_is_one_line(run, arguments, message):
     done = fedpfl("report", *(run if argument == "RUN" else argument for argument in arguments))
     assert done.exit_code == 2
-    assert words in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.output

@@ -92,17 +92,17 @@ def test_another_node_is_named_with_the_remedy(stopped, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--replaced", "2,7"], "client = 7: the clients of cut are 0 … 2"),
         (["--replaced", "nano-3"], "client = 'nano-3': run cut has no client of this name"),
         (["-c", "learning-rate=0.5"], "learning-rate = 0.5: the run to resume used"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(stopped, tmp_path, options, words):
+def test_what_cannot_be_is_refused_before_anything_starts(stopped, tmp_path, options, message):
     before = stopped.task()
     done = resume(stopped, *options)
-    assert done.exit_code == 2 and words in done.output, done.output
+    assert done.exit_code == 2 and message in done.output, done.output
     assert not (tmp_path / "settings.toml").exists()
     assert RunFolder(stopped.path).task() == before
 

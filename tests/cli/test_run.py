@@ -31,18 +31,18 @@ def command(tmp_path):
     (tmp_path / "work").mkdir()
     environment = {**os.environ, "HOME": str(tmp_path), "FEDPFL_TEST_MARK": str(tmp_path), "PYTHONNOUSERSITE": "1"}
     folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'
-    words = [sys.executable, "-c", "from fedpfl.cli import main; main()", "run", "-c", folders]
-    yield words, {"env": environment, "cwd": tmp_path / "work"}
+    parts = [sys.executable, "-c", "from fedpfl.cli import main; main()", "run", "-c", folders]
+    yield parts, {"env": environment, "cwd": tmp_path / "work"}
     assert gone(tmp_path)
 
 
 @pytest.fixture
 def started(command):
-    words, how = command
+    parts, how = command
 
     def start(*arguments, **more):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*words, *arguments], **how, **{**pipes, **more})
+        return subprocess.Popen([*parts, *arguments], **how, **{**pipes, **more})
 
     return start
 
@@ -125,7 +125,7 @@ def test_workers_end_with_a_run_however_it_ends(started, tmp_path, number):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ('dataset="npz" data="{}/broken.npz"', "broken.npz"),
         ('dataset="npz" data="{}/missing.npz"', "missing.npz"),
@@ -135,7 +135,7 @@ def test_workers_end_with_a_run_however_it_ends(started, tmp_path, number):
         ('initial-weights="{}/broken.npz"', "broken.npz"),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_path, settings, words):
+def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_path, settings, message):
     (tmp_path / "broken.npz").write_bytes(b"not an archive")
     np.savez(tmp_path / "nan.npz", x=np.full((100, 4), np.nan, np.float32), y=np.arange(100) % 2)
     folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'
@@ -143,13 +143,13 @@ def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_pa
     assert run.exit_code in (1, 2)
     answer = json.loads(run.stdout)
     assert answer["status"] in ("invalid", "finished:failed")
-    assert words in answer["error"]
+    assert message in answer["error"]
     assert run.stderr.splitlines()[-1] == f"error: {answer['error']}"
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 
 def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_is_left_in_one_line(command):
-    words, how = command
+    parts, how = command
     (how["cwd"] / "own.py").write_text(
         "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(64, 10)\n\n    def forward(self, x):\n        breakpoint()\n"
@@ -157,7 +157,7 @@ def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_i
     )
     settings = f'model="own:Net" method="fedavg" num-server-rounds=1 batch-size=7 {QUICK}'
     done = subprocess.run(
-        [*words, "--workers", "0", "--quiet", "--num-clients", "2", "-c", settings],
+        [*parts, "--workers", "0", "--quiet", "--num-clients", "2", "-c", settings],
         input="p 'stop', tuple(x.shape)\nu 7\np 'loop', tuple(batch.y.shape), len(params)\nc\nq\n",
         capture_output=True, text=True, timeout=SECONDS, **how,
     )  # fmt: skip

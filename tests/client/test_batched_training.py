@@ -64,10 +64,10 @@ def smooth_models(monkeypatch):
         monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(width, dropout), None))
 
 
-def run(tmp_path, name, clients_at_once, workers=0, **given):
+def run(tmp_path, name, clients_at_once, workers=0, **settings):
     """Return what a run leaves, the phases that clients did not run together, and why they were tested alone."""
     common = {"model": "smooth", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1}
-    both = {**common, "clients_at_once": clients_at_once, **given}
+    both = {**common, "clients_at_once": clients_at_once, **settings}
     values = federation(tmp_path / name, CLIENTS, **both)
     with SimulationTransport(Config.parse(values), workers) as transport:
         folder = run_federation(transport, values)
@@ -88,21 +88,21 @@ def numbers(line, path=""):
         yield path, line
 
 
-def compare(tmp_path, tolerance=1e-5, **given):
+def compare(tmp_path, tolerance=1e-5, **settings):
     """Run both ways; return the phases of which clients ran one after the other."""
-    return compare_all(tmp_path, tolerance, **given)[0]
+    return compare_all(tmp_path, tolerance, **settings)[0]
 
 
-def compare_all(tmp_path, tolerance=1e-5, workers=0, **given):
+def compare_all(tmp_path, tolerance=1e-5, workers=0, **settings):
     """Run both ways; return the phases of which clients ran one after the other, and why they were tested alone."""
-    both = [run(tmp_path, "alone", 1, **given), run(tmp_path, "together", CLIENTS, workers, **given)]
-    (arrays, lines, *_), (found, found_lines, alone, tested_alone) = both
-    assert arrays.keys() == found.keys()
+    both = [run(tmp_path, "alone", 1, **settings), run(tmp_path, "together", CLIENTS, workers, **settings)]
+    (arrays, lines, *_), (together, together_lines, alone, tested_alone) = both
+    assert arrays.keys() == together.keys()
     for name, array in arrays.items():
-        apart = np.linalg.norm(found[name].astype(np.float64) - array) / (np.linalg.norm(array) + 1e-3)
+        apart = np.linalg.norm(together[name].astype(np.float64) - array) / (np.linalg.norm(array) + 1e-3)
         assert apart <= tolerance, name
-    for line, found_line in zip(lines, found_lines, strict=True):
-        expected, got = dict(numbers(line)), dict(numbers(found_line))
+    for line, together_line in zip(lines, together_lines, strict=True):
+        expected, got = dict(numbers(line)), dict(numbers(together_line))
         assert expected.keys() == got.keys()
         for name, number in expected.items():
             assert got[name] == pytest.approx(number, rel=1e-4, abs=1e-5), name
@@ -115,17 +115,17 @@ def about(alone):
 
 @pytest.mark.parametrize("method", each_method(also={*ONE_BY_ONE, *TESTED_ALONE}))
 def test_every_method_trains_together_as_alone(tmp_path, method):
-    given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
-    alone, tested_alone = compare_all(tmp_path, method=method, **given)
+    settings = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method), "local_epochs": 2}
+    alone, tested_alone = compare_all(tmp_path, method=method, **settings)
     alone = about(alone)
     assert {reason.partition(" (")[0] for reason in tested_alone} == TESTED_ALONE.get(method, set())
     expected = ONE_BY_ONE.get(method, set())
     assert {place for place, _ in alone} == {place for place, _ in expected}
-    assert all(any(words in reason for _, words in expected) for _, reason in alone), alone
+    assert all(any(part in reason for _, part in expected) for _, reason in alone), alone
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         # Unequal numbers of samples, all of which train; the last batch of each client has another size.
         {"last_batch": "keep", "dirichlet_alpha": 0.2, "min_samples": 10},
@@ -148,10 +148,10 @@ def test_every_method_trains_together_as_alone(tmp_path, method):
         {"client_models": "1:smooth-wide,3:smooth-wide", "method": "local"},
         {"tune_epochs": 1, "evaluate_trained": True, "diagnostics": True, "method": "fedper"},
     ],
-    ids=lambda given: " ".join(f"{key}={value}" for key, value in given.items())[:60],
+    ids=lambda settings: " ".join(f"{key}={value}" for key, value in settings.items())[:60],
 )  # fmt: skip
-def test_every_setting_counts_as_it_does_alone(tmp_path, given):
-    assert not compare(tmp_path, **{"learning_rate": 0.01, **given})
+def test_every_setting_counts_as_it_does_alone(tmp_path, settings):
+    assert not compare(tmp_path, **{"learning_rate": 0.01, **settings})
 
 
 @pytest.fixture
@@ -167,8 +167,8 @@ def noise():
 
 def test_each_client_draws_the_dropout_that_it_draws_alone(tmp_path, noise):
     with noise((40, 17, 33, 64)) as dataset:
-        given = {"dataset": dataset, "model": "smooth-dropout", "last_batch": "keep", "learning_rate": 0.01}
-        assert not compare(tmp_path, method="fedrep", fedrep_p_epochs=1, **given)
+        settings = {"dataset": dataset, "model": "smooth-dropout", "last_batch": "keep", "learning_rate": 0.01}
+        assert not compare(tmp_path, method="fedrep", fedrep_p_epochs=1, **settings)
 
 
 @pytest.mark.parametrize("counts", [(2, 40, 17, 9), (33, 64, 2, 65)], ids=str)
@@ -206,12 +206,12 @@ def test_vectors_that_are_added_up_where_they_were_computed_have_the_same_sum(tm
         add(total, rows, weights, groups)
 
     monkeypatch.setattr(running_mean.RunningMean, "add_rows", counting)
-    given = {"method": method, **needed(method), **FEW_SAMPLES}
-    arrays, lines, *_ = run(tmp_path, "here", 3, **given)
+    settings = {"method": method, **needed(method), **FEW_SAMPLES}
+    arrays, lines, *_ = run(tmp_path, "here", 3, **settings)
     only_sums = method != "fedas"
     assert batches == ([[0, 0, 1], [1]] * 2 if only_sums else [])
     monkeypatch.setattr(RoundLoop, "_may_stay", lambda loop: False)
-    expected, expected_lines, *_ = run(tmp_path, "by the server", 3, **given)
+    expected, expected_lines, *_ = run(tmp_path, "by the server", 3, **settings)
     assert arrays.keys() == expected.keys() and len(batches) == 4 * only_sums
     for name, array in arrays.items():
         near = "norms/" in name  # summed in another order
@@ -234,8 +234,8 @@ def test_clients_whose_predictions_depend_on_the_batch_are_tested_in_batches_of_
         return scores(turns, forwards, members, samples, *others)
 
     monkeypatch.setattr(batched_evaluation, "scores_of_many", noting)
-    given = {"model": "batch", "dirichlet_alpha": 0.3, "min_samples": 10, "validation_fraction": 0.2}
-    assert not compare(tmp_path, method="fedper", last_batch="keep", **given)
+    settings = {"model": "batch", "dirichlet_alpha": 0.3, "min_samples": 10, "validation_fraction": 0.2}
+    assert not compare(tmp_path, method="fedper", last_batch="keep", **settings)
     assert len(set(sizes)) > 2
 
 
@@ -250,7 +250,7 @@ def test_no_client_waits_for_a_garbage_collection(tmp_path, monkeypatch):
     gc.disable()
     try:
         run(tmp_path, "together", CLIENTS, method="fedper", **FEW_SAMPLES)
-        assert len(rounds) == 2 * CLIENTS and not any(found() for found in rounds)
+        assert len(rounds) == 2 * CLIENTS and not any(reference() for reference in rounds)
     finally:
         gc.enable()
 
@@ -359,8 +359,8 @@ def test_workers_train_a_batch_each_as_on_several_gpus(tmp_path, method, monkeyp
         return ask(self, number, clients, kind, *others)
 
     monkeypatch.setattr(WorkerPool, "ask", noted)
-    given = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method)}
-    compare_all(tmp_path, method=method, workers=2, **given)
+    settings = {**FEW_SAMPLES, "learning_rate": 0.01, **quick(method), **needed(method)}
+    compare_all(tmp_path, method=method, workers=2, **settings)
     assert [count for kind, count in asked if kind == TRAIN] == [CLIENTS // 2] * 4  # two rounds
 
 

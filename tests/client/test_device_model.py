@@ -27,8 +27,8 @@ WITHOUT = {"pfedgate"}
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
     """Run a federation whose clients have a state folder each, and return its folder and the folders of state."""
-    given = {"num_server_rounds": 2, "local_epochs": 2, "threads": 1, "device_models": "always", **FEW_SAMPLES}
-    values = federation(tmp_path, CLIENTS, method=method, **{**given, **quick(method), **settings})
+    defaults = {"num_server_rounds": 2, "local_epochs": 2, "threads": 1, "device_models": "always", **FEW_SAMPLES}
+    values = federation(tmp_path, CLIENTS, method=method, **{**defaults, **quick(method), **settings})
 
     class Apart(grid):
         def answer(self, kind, payload, node_config):
@@ -103,31 +103,31 @@ def test_devices_write_it_and_simulations_do_not(tmp_path):
     class Devices(LocalGrid):
         devices = True
 
-    for place, grid, given, written in (
+    for place, grid, options, written in (
         ("devices", Devices, {"device_models": "auto"}, True),
         ("simulated", LocalGrid, {"device_models": "auto"}, False),
         ("never", Devices, {"device_models": "never", "early_stop": 9, "validation_fraction": 0.2}, False),
     ):
-        _, devices = kept(tmp_path / place, "fedper", grid, **given)
+        _, devices = kept(tmp_path / place, "fedper", grid, **options)
         assert [(device / "model").is_dir() for device in devices] == [written] * CLIENTS
 
 
 def test_the_run_has_the_same_bits_with_and_without_it(tmp_path):
-    found = []
+    results = []
     for choice in ("never", "always"):
         settings = {"device_models": choice, "tune_epochs": 1, "evaluate_every": 1, "num_server_rounds": 3}
         folder, _ = kept(tmp_path / choice, "fedavg", early_stop=9, validation_fraction=0.2, **settings)
         lines = [{k: v for k, v in line.items() if not k.startswith("seconds")} for line in folder.metrics()]
-        found.append((folder.checkpoint()[1]["shared"].tobytes(), lines))
-    assert found[0] == found[1]
+        results.append((folder.checkpoint()[1]["shared"].tobytes(), lines))
+    assert results[0] == results[1]
 
 
 def test_class_names_follow_the_client_s_own_numbering(tmp_path):
     rng = np.random.default_rng(0)
     x, names = rng.normal(size=(200, 4)).astype(np.float32), np.array(["ash", "birch", "elm", "oak"])
     np.savez(tmp_path / "trees.npz", x=x, y=np.arange(200) % 4, classes=names)
-    given = {"dataset": "npz", "data": str(tmp_path / "trees.npz"), "model": "mlp", "permute_labels": True}
-    folder, devices = kept(tmp_path, "fedper", **given)
+    settings = {"dataset": "npz", "data": str(tmp_path / "trees.npz"), "model": "mlp", "permute_labels": True}
+    folder, devices = kept(tmp_path, "fedper", **settings)
     config = Config.parse(folder.config())
     data = federated_data(config.data, CLIENTS, config.run.seed)
     for client, device in enumerate(devices):
@@ -204,8 +204,8 @@ def test_a_model_of_standardised_features_takes_numbers_as_the_data_have_them(tm
     rng = np.random.default_rng(1)
     x = (rng.normal(size=(80, 3)) * [1, 50, 3] + [0, 900, 7]).astype(np.float32)
     np.savez(tmp_path / "people.npz", x=x, y=(x[:, 1] > 900).astype(np.int64), client=np.repeat([0, 1], 40))
-    given = {"dataset": "npz", "data": str(tmp_path / "people.npz"), "model": "mlp", "partitioner": "natural"}
-    folder, devices = kept(tmp_path, "fedper", standardize="client", **given)
+    settings = {"dataset": "npz", "data": str(tmp_path / "people.npz"), "model": "mlp", "partitioner": "natural"}
+    folder, devices = kept(tmp_path, "fedper", standardize="client", **settings)
     config = Config.parse(folder.config())
     for client, device in enumerate(devices):
         model = load_model(device)
@@ -256,8 +256,8 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
         load_model(tmp_path / "nothing.json")
 
 
-def refused(folder, words):
-    with pytest.raises(StateError, match=words) as raised:
+def refused(folder, message):
+    with pytest.raises(StateError, match=message) as raised:
         load_model(folder)
     assert "\n" not in str(raised.value)
 
@@ -325,8 +325,8 @@ def test_a_device_keeps_the_model_of_the_round_that_is_best_on_its_own_validatio
 
 def test_higher_is_better_of_what_a_round_is_chosen_by():
     score = Score(3, 2.0, 4, {"f1-macro": (0.6, 2.0), "auroc": (0.0, 0.0), "mae": (6.0, 4.0)})
-    found = [score_of(score, by) for by in ("accuracy", "loss", "f1-macro", "auroc", "mae")]
-    assert found == [0.75, -0.5, 0.3, None, -1.5]
+    scores = [score_of(score, by) for by in ("accuracy", "loss", "f1-macro", "auroc", "mae")]
+    assert scores == [0.75, -0.5, 0.3, None, -1.5]
 
 
 def test_a_damaged_best_model_is_replaced_and_without_validation_samples_there_is_none(tmp_path):

@@ -44,23 +44,23 @@ def raw(header=b"{}", arrays=b"", magic=protocol.MAGIC):
 @settings(deadline=None)
 @given(payloads)
 def test_a_frame_brings_back_what_went(payload):
-    header, found = protocol.read(io.BytesIO(packed({"kind": "train"}, payload)))
+    header, received = protocol.read(io.BytesIO(packed({"kind": "train"}, payload)))
     assert header == {"kind": "train"}
-    assert (found.config, found.metrics) == (payload.config, payload.metrics)
-    assert {key: type(value) for key, value in found.config.items()} == {
+    assert (received.config, received.metrics) == (payload.config, payload.metrics)
+    assert {key: type(value) for key, value in received.config.items()} == {
         key: type(value) for key, value in payload.config.items()
     }
-    assert found.arrays.keys() == payload.arrays.keys()
+    assert received.arrays.keys() == payload.arrays.keys()
     for name, array in payload.arrays.items():
-        assert found.arrays[name].dtype == array.dtype
-        assert found.arrays[name].shape == array.shape
-        assert found.arrays[name].tobytes() == array.tobytes()
+        assert received.arrays[name].dtype == array.dtype
+        assert received.arrays[name].shape == array.shape
+        assert received.arrays[name].tobytes() == array.tobytes()
 
 
 def test_infinite_and_missing_numbers_travel():
-    _, found = protocol.read(io.BytesIO(packed({}, Payload(metrics={"loss": math.inf, "other": math.nan}))))
-    assert found.metrics["loss"] == math.inf
-    assert math.isnan(found.metrics["other"])
+    _, received = protocol.read(io.BytesIO(packed({}, Payload(metrics={"loss": math.inf, "other": math.nan}))))
+    assert received.metrics["loss"] == math.inf
+    assert math.isnan(received.metrics["other"])
 
 
 @settings(deadline=None)
@@ -85,10 +85,10 @@ def test_a_damaged_frame_is_refused_or_still_a_frame(data):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(content)))
     try:
-        _, found = protocol.read(io.BytesIO(bytes(content[:cut])))
+        _, received = protocol.read(io.BytesIO(bytes(content[:cut])))
     except (protocol.ProtocolError, EOFError):
         return
-    assert isinstance(found, Payload)
+    assert isinstance(received, Payload)
 
 
 @pytest.mark.parametrize("header", [
@@ -124,8 +124,8 @@ def test_a_frame_that_would_be_too_large_is_not_written():
 def test_another_protocol_is_named_as_such():
     with pytest.raises(protocol.ProtocolError, match="does not speak this protocol"):
         protocol.read(io.BytesIO(raw(magic=b"GET / HT")))
-    words = "app and worker are of different versions of fedpfl: one uses fedpfl9, the other fedpfl1; install"
-    with pytest.raises(protocol.VersionError, match=words):
+    message = "app and worker are of different versions of fedpfl: one uses fedpfl9, the other fedpfl1; install"
+    with pytest.raises(protocol.VersionError, match=message):
         protocol.read(io.BytesIO(raw(magic=b"fedpfl9\n")))
 
 

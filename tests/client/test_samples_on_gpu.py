@@ -23,9 +23,9 @@ def test_large_images_are_kept_in_a_quarter_of_the_bytes_and_come_back_as_they_w
     samples = images(normalize)
     placed = PlacedSamples("cpu", 10 * MIN_BYTES, normalize)
     first, again = placed.get("train", lambda: samples), placed.get("train", never)
-    for found in (first, again):
-        assert torch.equal(found.x, samples.x) and torch.equal(found.y, samples.y)
-        assert found.x.stride() == samples.x.stride()
+    for loaded in (first, again):
+        assert torch.equal(loaded.x, samples.x) and torch.equal(loaded.y, samples.y)
+        assert loaded.x.stride() == samples.x.stride()
     assert 10 * MIN_BYTES - placed.room == samples.x.nbytes // 4 + samples.y.nbytes
 
 

@@ -69,8 +69,8 @@ def test_metrics_of_classes_are_sklearn_s(seed):
         "auroc": np.mean([sklearn.roc_auc_score(truth == c, scores[:, c]) for c in range(6)]),
         "average-precision": np.mean([sklearn.average_precision_score(truth == c, scores[:, c]) for c in range(6)]),
     }
-    found = {name: of(name, outputs, y, CLASSES) for name in expected}
-    assert found == pytest.approx(expected, abs=1e-12)
+    values = {name: of(name, outputs, y, CLASSES) for name in expected}
+    assert values == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_five_best_are_sklearn_s():
@@ -83,15 +83,17 @@ def test_the_five_best_are_sklearn_s():
 def test_of_two_classes_the_second_is_the_positive_one():
     rng = np.random.default_rng(1)
     outputs, y = torch.from_numpy(rng.normal(size=(40, 2))).float(), torch.from_numpy(rng.random(40) < 0.1).long()
-    given = y.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()
-    assert of("auroc", outputs, y, CLASSES) == pytest.approx(sklearn.roc_auc_score(*given))
-    assert of("average-precision", outputs, y, CLASSES) == pytest.approx(sklearn.average_precision_score(*given))
+    labels_and_scores = y.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()
+    assert of("auroc", outputs, y, CLASSES) == pytest.approx(sklearn.roc_auc_score(*labels_and_scores))
+    assert of("average-precision", outputs, y, CLASSES) == pytest.approx(
+        sklearn.average_precision_score(*labels_and_scores)
+    )
     swapped = outputs.flip(1), 1 - y
     (both,) = {
-        measured(find_working("average-precision", 2, CLASSES, permuted=True), *given, CLASSES)["average-precision"]
-        for given in ((outputs, y), swapped)
+        measured(find_working("average-precision", 2, CLASSES, permuted=True), *pair, CLASSES)["average-precision"]
+        for pair in ((outputs, y), swapped)
     }
-    expected = [of("average-precision", *given, CLASSES) for given in ((outputs, y), swapped)]
+    expected = [of("average-precision", *pair, CLASSES) for pair in ((outputs, y), swapped)]
     assert value("average-precision", *both) == pytest.approx(np.mean(expected)), "the classes' numbering is open"
 
 
@@ -99,26 +101,26 @@ def test_metrics_of_labels_are_sklearn_s():
     rng = np.random.default_rng(2)
     outputs, truth = rng.normal(size=(50, 4)), rng.random((50, 4)) < 0.3
     said = outputs > 0
-    given = torch.from_numpy(outputs), torch.from_numpy(truth).float(), LABELS
+    arguments = torch.from_numpy(outputs), torch.from_numpy(truth).float(), LABELS
     for kind in ("macro", "micro", "weighted"):
         expected = sklearn.f1_score(truth, said, average=kind, zero_division=0)
-        assert of(f"f1-{kind}", *given) == pytest.approx(expected)
-    assert of("auroc", *given) == pytest.approx(sklearn.roc_auc_score(truth, outputs))
-    assert of("average-precision", *given) == pytest.approx(sklearn.average_precision_score(truth, outputs))
+        assert of(f"f1-{kind}", *arguments) == pytest.approx(expected)
+    assert of("auroc", *arguments) == pytest.approx(sklearn.roc_auc_score(truth, outputs))
+    assert of("average-precision", *arguments) == pytest.approx(sklearn.average_precision_score(truth, outputs))
 
 
 def test_metrics_of_targets_are_sklearn_s_and_ratios_of_sums_add_up():
     rng = np.random.default_rng(3)
     outputs, targets = rng.normal(size=(30, 2)), rng.normal(size=(30, 2))
-    given = torch.from_numpy(outputs), torch.from_numpy(targets), TARGETS
-    assert of("mae", *given) == pytest.approx(sklearn.mean_absolute_error(targets, outputs))
-    assert of("rmse", *given) == pytest.approx(sklearn.mean_squared_error(targets, outputs) ** 0.5)
-    assert of("r2", *given) == pytest.approx(sklearn.r2_score(targets, outputs))
+    arguments = torch.from_numpy(outputs), torch.from_numpy(targets), TARGETS
+    assert of("mae", *arguments) == pytest.approx(sklearn.mean_absolute_error(targets, outputs))
+    assert of("rmse", *arguments) == pytest.approx(sklearn.mean_squared_error(targets, outputs) ** 0.5)
+    assert of("r2", *arguments) == pytest.approx(sklearn.r2_score(targets, outputs))
     clients = [slice(0, 4), slice(4, 30)]
     for name in ("mae", "rmse"):
-        pairs = [measured(find(name), given[0][part], given[1][part], TARGETS)[name] for part in clients]
-        assert combined(name, pairs) == pytest.approx(of(name, *given))
-    each = [measured(find("r2"), given[0][part], given[1][part], TARGETS)["r2"] for part in clients]
+        pairs = [measured(find(name), arguments[0][part], arguments[1][part], TARGETS)[name] for part in clients]
+        assert combined(name, pairs) == pytest.approx(of(name, *arguments))
+    each = [measured(find("r2"), arguments[0][part], arguments[1][part], TARGETS)["r2"] for part in clients]
     assert combined("r2", each) == pytest.approx((each[0][0] + each[1][0]) / 2)
 
 
@@ -130,7 +132,7 @@ def test_what_is_not_defined_does_not_count():
 
 
 @pytest.mark.parametrize(
-    ("text", "by", "loss", "words"),
+    ("text", "by", "loss", "message"),
     [
         ("f1-makro", "accuracy", CLASSES, "metrics = 'f1-makro': must be one of accuracy, balanced-accuracy"),
         ("mae", "accuracy", CLASSES, "metrics = 'mae': must be one of"),
@@ -140,7 +142,7 @@ def test_what_is_not_defined_does_not_count():
         ("parts:loss", "accuracy", CLASSES, "metrics = 'parts:loss': needs another name"),
     ],
 )
-def test_a_wrong_metric_is_one_line(text, by, loss, words):
+def test_a_wrong_metric_is_one_line(text, by, loss, message):
     with pytest.raises(ConfigError) as error:
         require(text, by, loss)
-    assert words in str(error.value)
+    assert message in str(error.value)

@@ -50,8 +50,8 @@ def noisy():
 def lines(tmp_path, workers, **settings):
     values = federation(tmp_path / str(workers), 3, **{**SETTINGS, **settings})
     with SimulationTransport(Config.parse(values), workers) as transport:
-        found = run_federation(transport, values).metrics()
-    return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in found]
+        metrics = run_federation(transport, values).metrics()
+    return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in metrics]
 
 
 def test_a_method_that_draws_gives_the_same_bits_for_any_number_of_workers(tmp_path, noisy):

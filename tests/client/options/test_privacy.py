@@ -123,9 +123,11 @@ def test_the_secret_is_the_client_s_own(tmp_path):
     (tmp_path / "client" / KEY_FILE).write_bytes(b"short")
     with pytest.raises(StateError, match=r"noise\.key: is damaged or was changed"):
         noise_key(settings, tmp_path / "client", 1, 0)
-    known = PrivacySettings(dp_noise_multiplier=1.0, dp_reproducible=True)
-    assert noise_key(known, tmp_path / "none", 1, 0) == noise_key(known, tmp_path / "none", 1, 0)
-    assert len({noise_key(known, tmp_path / "none", seed, who) for seed in (1, 2) for who in (0, 1, "server")}) == 6
+    reproducible = PrivacySettings(dp_noise_multiplier=1.0, dp_reproducible=True)
+    assert noise_key(reproducible, tmp_path / "none", 1, 0) == noise_key(reproducible, tmp_path / "none", 1, 0)
+    assert (
+        len({noise_key(reproducible, tmp_path / "none", seed, who) for seed in (1, 2) for who in (0, 1, "server")}) == 6
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -133,8 +135,8 @@ def test_the_secret_is_the_client_s_own(tmp_path):
 
 
 def server_privacy(tmp_path, clients=4, **settings):
-    given = PrivacySettings(dp_where="server", dp_reproducible=True, **{**DP, **settings})
-    return ServerPrivacy(given, range(clients), 3, tmp_path, "float32")
+    options = PrivacySettings(dp_where="server", dp_reproducible=True, **{**DP, **settings})
+    return ServerPrivacy(options, range(clients), 3, tmp_path, "float32")
 
 
 def test_the_server_s_noise_is_made_for_one_client_among_many(tmp_path):
@@ -167,9 +169,9 @@ def test_the_most_often_asked_client_counts(tmp_path):
         assert spent["epsilon-replaced"] == epsilon(4 * np.sqrt(asked.max()), 1e-5)
     assert outcome(folder)["epsilon"] == spent["epsilon"]
     assert outcome(folder)["delta"] == 1e-5
-    words = f"ε = {spent['epsilon']:.2f} at δ = 1e-05"
-    assert words in (folder.path / "summary.md").read_text()
-    assert words in CliRunner().invoke(app, ["show", str(folder.path)]).stdout
+    budget = f"ε = {spent['epsilon']:.2f} at δ = 1e-05"
+    assert budget in (folder.path / "summary.md").read_text()
+    assert budget in CliRunner().invoke(app, ["show", str(folder.path)]).stdout
 
 
 def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
@@ -245,9 +247,9 @@ class Telling(fedpfl.Method):
 def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_path, method):
     sent = []
     for settings in ({}, DP):
-        given = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
+        options = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
         with as_setting("method", method) if method is Telling else nullcontext(method) as name:
-            _, grid = simulate_and_listen(tmp_path / str(len(sent)), 2, method=name, **given)
+            _, grid = simulate_and_listen(tmp_path / str(len(sent)), 2, method=name, **options)
         replies = [reply for _, _, reply in grid.training()]
         sent.append({word for reply in replies for word in (*reply.metrics, *reply.config)})
     plain, private = sent
@@ -323,7 +325,7 @@ def test_with_noise_at_the_server_clients_clip(tmp_path, method):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"method": "feddecomp", "evaluate_global": True}, "evaluate-global = true"),
         ({"method": "fedavg", "diagnostics": True}, "diagnostics = true"),
@@ -333,8 +335,8 @@ def test_with_noise_at_the_server_clients_clip(tmp_path, method):
         ({"method": "fedavg", "dp_clip_norm": 0.0}, "dp-clip-norm = 0.0"),
     ],
 )
-def test_what_is_not_covered_is_refused(tmp_path, settings, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_is_not_covered_is_refused(tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
         federation(tmp_path, 2, **{**DP, **settings})
 
 
@@ -345,8 +347,8 @@ def test_one_norm_bounds_the_shared_arrays_and_what_is_sent_besides():
     besides, starts = {"v": v, "weights": rng.random(10_000).astype(np.float32)}, {"v": first}
 
     def sent(**settings):
-        given = PrivacySettings(dp_clip_norm=2.0, **settings)
-        return private_reply(received, trained, starts, besides, given, KEY, 1, layout_of(60_000))
+        options = PrivacySettings(dp_clip_norm=2.0, **settings)
+        return private_reply(received, trained, starts, besides, options, KEY, 1, layout_of(60_000))
 
     origin = np.concatenate([received, first, np.zeros(10_000, np.float32)]).astype(np.float64)
     shared, others = sent(dp_noise_multiplier=0.3, dp_where="server")

@@ -63,7 +63,7 @@ def test_what_is_not_as_declared_is_not_sent(name, array, end):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("arrays", "message"),
     [
         ({"table": np.zeros(5, "f4")}, r"'table' is to be 2 × 3 values of float32 or float16; float32 of shape \(5,\)"),
         ({"table": np.zeros((2, 3), "f4")}, r"shape \(2, 3\) arrived"),
@@ -75,8 +75,8 @@ def test_what_is_not_as_declared_is_not_sent(name, array, end):
         ({"more": np.zeros(7, "f4")}, "array 'more': the method declares none"),
     ],
 )
-def test_what_arrives_otherwise_is_refused_in_one_line(arrays, words):
-    with pytest.raises(LayoutError, match=words) as caught:
+def test_what_arrives_otherwise_is_refused_in_one_line(arrays, message):
+    with pytest.raises(LayoutError, match=message) as caught:
         extras().read(arrays, SERVER)
     assert "\n" not in str(caught.value)
 
@@ -99,18 +99,18 @@ anything = st.one_of(
 def test_whatever_arrives_has_its_declared_shape_or_is_a_layout_error(arrays):
     for end in (SERVER, CLIENT):
         try:
-            found = extras().read(arrays, end)
+            read = extras().read(arrays, end)
         except LayoutError:
             continue
-        assert found.keys() == arrays.keys() - {"shared"}
-        for name, array in found.items():
+        assert read.keys() == arrays.keys() - {"shared"}
+        for name, array in read.items():
             shape = {"table": (2, 3), "mask": (5,), "weight": (4, 5)}.get(name, (array.shape[0], 7))
             assert array.shape == shape
             assert np.isfinite(array).all()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         ({"to": "moon"}, "'moon', not server, client or both"),
         ({"name": "shared"}, "the shared vector travels under this name"),
@@ -119,8 +119,8 @@ def test_whatever_arrives_has_its_declared_shape_or_is_a_layout_error(arrays):
         ({"private_from": RECEIVED}, "needs an array that the server sends"),
     ],
 )
-def test_a_wrong_declaration_says_so_at_once(wrong, words):
-    with pytest.raises(ValueError, match=words):
+def test_a_wrong_declaration_says_so_at_once(wrong, message):
+    with pytest.raises(ValueError, match=message):
         Extra(**{"name": "a", "to": SERVER, "about": "a", **wrong})
     with pytest.raises(ValueError, match="'table' is declared twice"):
         Extras([DECLARED[0], DECLARED[0]])

@@ -329,11 +329,11 @@ def test_hooks_of_gradients_that_would_never_be_called_are_refused():
             self.a.weight.register_post_accumulate_grad_hook(print)
 
     hooked = "has a hook on the gradient of"
-    for method, model, words in (
+    for method, model, message in (
         ("fedavg", Accumulated, "its parameter a.weight has a post_accumulate_grad_hook, which is never called"),
         ("ditto", OfAGradient, f"{hooked} base.a.weight, which the copies that ditto makes lack: use a layer's"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             numbers(method, model, workers=0)
     with pytest.raises(ConfigError, match=f"{hooked} a.weight, which a copy of it has not: give the function or class"):
         made(OfAGradient((4,), 2), (4,), 2)
@@ -360,8 +360,8 @@ def test_a_last_layer_that_is_used_elsewhere_is_no_head_of_its_own():
             return z * (1 - 0.01 * self.out.weight.square().mean()) if self.training else z
 
     assert numbers("fedavg", Decayed, workers=0, num_server_rounds=1)[0][0][0] > 0
-    words = "model = 'Decayed': uses its nn.Linear 'out' elsewhere than at its end, too; the method needs a head"
-    with pytest.raises(FedpflError, match=words):
+    message = "model = 'Decayed': uses its nn.Linear 'out' elsewhere than at its end, too; the method needs a head"
+    with pytest.raises(FedpflError, match=message):
         numbers("fedper", Decayed, workers=0, num_server_rounds=1)
 
 
@@ -379,8 +379,8 @@ def test_layers_that_a_plain_list_hides_are_told():
 
 
 def test_what_a_method_keeps_on_itself_is_told_and_gone_after_each_turn(caplog):
-    found = [numbers(Remembering, "mlp", workers=workers, num_server_rounds=4) for workers in (0, 2)]
-    assert found[0] == found[1]
+    results = [numbers(Remembering, "mlp", workers=workers, num_server_rounds=4) for workers in (0, 2)]
+    assert results[0] == results[1]
     assert sum("the method remembering keeps last on itself" in record.message for record in caplog.records) == 1
 
 
@@ -452,11 +452,11 @@ def test_a_buffer_of_another_shape_and_a_new_parameter_are_one_line():
             self.out.weight = nn.Parameter(0.5 * self.out.weight.detach())
             return z
 
-    for model, words in (
+    for model, message in (
         (Growing, r"its buffer all, \(1,\) of float32, becomes \(2,\) of float32 as it trains; it must keep its"),
         (Replaced, "puts another tensor in the place of its parameter out.weight as it trains; change it in place"),
     ):
-        with pytest.raises(FedpflError, match=words):
+        with pytest.raises(FedpflError, match=message):
             numbers("fedavg", model, workers=0)
 
 

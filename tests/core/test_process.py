@@ -66,8 +66,8 @@ def test_a_run_has_the_same_bits_in_a_process_that_is_set_to_something_else_and_
         run("odd", 2, resume=first)
         resumed = run("odd", 3, resume=first)  # by the engine of the resume before
         assert settings_of_the_process() == before
-        found = bits(resumed)
-    assert found == plain
+        actual = bits(resumed)
+    assert actual == plain
 
 
 def test_more_threads_than_a_machine_can_have_are_refused_before_the_process_ends():

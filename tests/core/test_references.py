@@ -93,8 +93,8 @@ def test_a_reference_is_told_from_a_name():
 
 
 def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, tmp_path):
-    own = {"model": "parts:net", "dataset": "parts:points", "method": "parts:Own", "split": "mixed"}
-    values = federation(tmp_path, **own, num_clients=3, batch_size=5, own_pull=0.25)
+    parts = {"model": "parts:net", "dataset": "parts:points", "method": "parts:Own", "split": "mixed"}
+    values = federation(tmp_path, **parts, num_clients=3, batch_size=5, own_pull=0.25)
     assert values["own-pull"] == 0.25
     with SimulationTransport(Config.parse(values), workers=2) as transport:
         folder = run_federation(transport, values)
@@ -103,7 +103,7 @@ def test_a_run_of_own_parts_learns_as_one_of_the_same_parts_of_the_package(app, 
     first = arrays(folder, tmp_path)
     assert any(name.endswith("/head.weight") for name in first)
     # The same again, played by this process: the same bits.
-    values = federation(tmp_path / "again", **own, num_clients=3, batch_size=5, own_pull=0.25)
+    values = federation(tmp_path / "again", **parts, num_clients=3, batch_size=5, own_pull=0.25)
     with SimulationTransport(Config.parse(values), workers=0) as transport:
         again = run_federation(transport, values)
     second = arrays(again, tmp_path / "again")
@@ -133,7 +133,7 @@ def test_settings_of_an_own_method_are_known_once_it_is(app):
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "words"),
+    ("kind", "text", "message"),
     [
         ("model", "nothing:net", r"there is no module nothing in .*app, and none that is installed"),
         ("model", "parts:nett", r"there is no nett in .*parts\.py; it has net, points, OwnSettings, Own"),
@@ -145,13 +145,13 @@ def test_settings_of_an_own_method_are_known_once_it_is(app):
         ("dataset", "python:x#1", r"is a Python object of the process that made the run; give it again"),
     ],
 )
-def test_what_is_not_there_is_one_line(app, kind, text, words):
+def test_what_is_not_there_is_one_line(app, kind, text, message):
     write(app, "\n1 / 0\n", "broken")
     write(app, "def net(:\n", "crooked")
     write(app, "net = 1\n", "json")
-    found = refusal(kind, text)
+    line = refusal(kind, text)
     shown = "x" if text == "python:x#1" else text  # users do not see by which text a run knows an object
-    assert re.fullmatch(f"{kind} = '{re.escape(shown)}': (?:{words})", found), found
+    assert re.fullmatch(f"{kind} = '{re.escape(shown)}': (?:{message})", line), line
 
 
 MODELS = {
@@ -174,12 +174,12 @@ MODELS = {
 
 @pytest.mark.parametrize("case", MODELS)
 def test_a_model_that_is_none_is_one_line(app, case):
-    text, words = MODELS[case]
+    text, message = MODELS[case]
     write(app, f"from torch import nn\n{text}\n")
     user_code.set_folder(app)
     with pytest.raises(ConfigError) as error:
         models.build("parts:part", (64,), 10)
-    assert re.fullmatch(f"model = 'parts:part': {words}", str(error.value)), str(error.value)
+    assert re.fullmatch(f"model = 'parts:part': {message}", str(error.value)), str(error.value)
 
 
 def test_objects_of_this_process_are_settings_for_a_while(app):
@@ -204,10 +204,10 @@ def test_installed_packages_register_theirs(app, monkeypatch):
         "mlp": EntryPoint("mlp", "parts:net", "fedpfl.models"),
         "broken": EntryPoint("broken", "nothing:net", "fedpfl.models"),
     }
-    own = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
+    methods_of_package = {"own": EntryPoint("own", "parts:Own", "fedpfl.methods")}
     data = {"points": EntryPoint("points", "parts:points", "fedpfl.datasets")}
-    found = {"model": group, "method": own, "dataset": data}
-    monkeypatch.setattr(references, "entry_points_of", lambda kind: found[kind])
+    entry_points = {"model": group, "method": methods_of_package, "dataset": data}
+    monkeypatch.setattr(references, "entry_points_of", lambda kind: entry_points[kind])
     config = Config.parse({"model": "package-net", "method": "own", "dataset": "points", "own-pull": 2.0})
     assert issubclass(type(config.method), Method) and config.method.settings.pull == 2.0
     assert models.build("package-net", (4,), 3).head.out_features == 3

@@ -27,8 +27,8 @@ def test_a_slice_has_the_same_channels_wherever_they_stand(moved):
         arrays["conv.weight"][channels], arrays["conv.bias"][channels], arrays["fc.weight"][np.ix_(units, pixels)],
         arrays["fc.bias"][units], arrays["head.weight"][:, units],
     ]  # fmt: skip
-    found = places(WHOLE, Layout.of(HALF), moved)
-    assert found.tolist() == np.concatenate([array.ravel() for array in expected]).tolist()
+    positions = places(WHOLE, Layout.of(HALF), moved)
+    assert positions.tolist() == np.concatenate([array.ravel() for array in expected]).tolist()
     assert places(WHOLE, WHOLE, moved).tolist() == list(range(WHOLE.size))
 
 
@@ -39,7 +39,7 @@ def test_a_layout_of_a_slice_keeps_what_is_a_buffer():
 
 
 @pytest.mark.parametrize(
-    ("entries", "words"),
+    ("entries", "message"),
     [
         ([*HALF[:-1], ("head.weight", (2, 7))], "'head.weight' of shape .2, 7. arrived, expected a slice of shape"),
         ([*HALF[:-1], ("head.weight", (2, 0))], "expected a slice of shape"),
@@ -49,6 +49,6 @@ def test_a_layout_of_a_slice_keeps_what_is_a_buffer():
         ([*HALF, ("more", (2,))], "array 'more' arrived, expected a slice of array None"),
     ],
 )
-def test_what_is_no_slice_is_refused(entries, words):
-    with pytest.raises(LayoutError, match=words):
+def test_what_is_no_slice_is_refused(entries, message):
+    with pytest.raises(LayoutError, match=message):
         slice_layout(WHOLE, Layout.of(entries).to_text())

@@ -20,12 +20,12 @@ def model(input_shape, num_classes, width=8, vocabulary=5):
 
 
 @pytest.mark.parametrize(
-    ("function", "at", "units"),
+    ("function", "suffix", "units"),
     [(model, "", 64), (model, "@0.5", 4), (partial(model, width=3), "", 24), (partial(model, width=0.5), "", 4)],
 )
-def test_a_model_s_own_width_counts_unless_another_is_asked_for(function, at, units):
+def test_a_model_s_own_width_counts_unless_another_is_asked_for(function, suffix, units):
     with as_setting("model", function) as text:
-        assert next(build(f"{text}{at}", (6,), 2).parameters()).shape == (units, 6)
+        assert next(build(f"{text}{suffix}", (6,), 2).parameters()).shape == (units, 6)
 
 
 def test_a_width_that_a_partial_has_fixed_cannot_be_another():

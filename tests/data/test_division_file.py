@@ -65,7 +65,7 @@ def test_clients_with_common_samples_cannot_be_written():
 
 
 @pytest.mark.parametrize(
-    ("arrays", "words"),
+    ("arrays", "message"),
     [
         ({"client": CLIENT[:7]}, r"client has shape \(7,\), the data set has 8 samples"),
         ({"test": np.stack([TEST, TEST])}, r"test has shape \(2, 8\)"),
@@ -80,8 +80,8 @@ def test_clients_with_common_samples_cannot_be_written():
         ({"client": np.full(8, -1)}, "no sample belongs to a client"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(tmp_path, arrays, words):
-    with pytest.raises(DataError, match=words) as caught:
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, arrays, message):
+    with pytest.raises(DataError, match=message) as caught:
         read_division(written(tmp_path / "d.npz", **arrays), 8)
     assert str(caught.value).startswith(str(tmp_path / "d.npz"))
     assert "\n" not in str(caught.value)
@@ -96,7 +96,7 @@ def header(shape: tuple[int, ...], version: tuple[int, int] = (1, 0)) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (header((10**15,)), "the data set has 8 samples"),
         (header((8,)), "is truncated or has more than its 8 entries"),
@@ -106,11 +106,11 @@ def header(shape: tuple[int, ...], version: tuple[int, int] = (1, 0)) -> bytes:
         (b"", "cannot be read"),
     ],
 )
-def test_what_a_header_claims_is_not_believed(tmp_path, content, words):
+def test_what_a_header_claims_is_not_believed(tmp_path, content, message):
     with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
         archive.writestr("client.npy", content)
         archive.writestr("test.npy", header((8,)))
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         read_division(tmp_path / "d.npz", 8)
 
 

@@ -320,16 +320,18 @@ def test_pixels_are_normalised_as_the_setting_says_and_found_again(
 
 @pytest.mark.parametrize("permute", [False, True])
 def test_clients_are_tested_on_the_test_samples_of_all(permute: bool) -> None:
-    own, both = (FederatedData(DataSettings(test_on=on, permute_labels=permute), 5, 0) for on in ("own", "all"))
-    everyone = np.unique(np.concatenate([own.share(i).test for i in range(5)]))
+    separate, both = (FederatedData(DataSettings(test_on=on, permute_labels=permute), 5, 0) for on in ("own", "all"))
+    everyone = np.unique(np.concatenate([separate.share(i).test for i in range(5)]))
     labels = load(DataSettings()).y_train[everyone]
     for i in range(5):
-        assert both.sizes(i) == (own.sizes(i)[0], len(everyone))
+        assert both.sizes(i) == (separate.sizes(i)[0], len(everyone))
         x, y = both.test(i)
         assert torch.equal(x, both.test(0).x) and len(y) == len(everyone)
         assert np.array_equal(y.numpy(), label_permutation(i, 10)[labels] if permute else labels)
-        assert torch.equal(both.train(i).x, own.train(i).x)
-    assert own.checksum == both.checksum and all(map(np.array_equal, own.division().values(), both.division().values()))
+        assert torch.equal(both.train(i).x, separate.train(i).x)
+    assert separate.checksum == both.checksum and all(
+        map(np.array_equal, separate.division().values(), both.division().values())
+    )
 
 
 def test_clients_with_another_task_are_not_tested_on_its_samples(tmp_path: Path) -> None:
@@ -337,12 +339,12 @@ def test_clients_with_another_task_are_not_tested_on_its_samples(tmp_path: Path)
     x, y = rng.integers(0, 256, (3000, 4, 4, 3), dtype=np.uint8), np.arange(3000) % 100
     np.savez(tmp_path / "cifar100.npz", x_train=x, y_train=y, x_test=x[:300], y_test=y[:300])
     settings = DataSettings(dataset="npz", data=str(tmp_path / "cifar100.npz"), partitioner="domains", min_samples=2)
-    own, both = (FederatedData(dataclasses.replace(settings, test_on=on), 10, 0) for on in ("own", "all"))
+    separate, both = (FederatedData(dataclasses.replace(settings, test_on=on), 10, 0) for on in ("own", "all"))
     for first in range(0, 10, 2):  # two clients have a domain
-        positions = np.unique(np.concatenate([own.share(first + i).test for i in range(2)]))
+        positions = np.unique(np.concatenate([separate.share(first + i).test for i in range(2)]))
         assert {both.sizes(first + i)[1] for i in range(2)} == {len(positions)}
         assert both.test(first).y.max() < 10
-    assert sum(both.sizes(i)[1] for i in range(10)) == 2 * sum(own.sizes(i)[1] for i in range(10))
+    assert sum(both.sizes(i)[1] for i in range(10)) == 2 * sum(separate.sizes(i)[1] for i in range(10))
 
 
 def test_a_device_s_own_data_are_all_that_it_can_be_tested_on(tmp_path: Path) -> None:

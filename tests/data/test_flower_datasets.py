@@ -25,8 +25,8 @@ def theirs():
 
 
 def ours(partitioner, clients=5):
-    given = DataSettings(partitioner=partitioner, min_samples=2, partition_seed=7)
-    data = FederatedData(given, clients, 1)
+    options = DataSettings(partitioner=partitioner, min_samples=2, partition_seed=7)
+    data = FederatedData(options, clients, 1)
     return [np.sort(np.concatenate(data.share(i))).tolist() for i in range(clients)]
 
 
@@ -60,7 +60,7 @@ def test_sorted_data_are_shuffled_before_they_are_cut():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("flwr:Dirichlet", "must be flwr: and one of ContinuousPartitioner, DirichletPartitioner"),
         ("flwr:DirichletPartitioner(0.5)", "must be flwr: and one of"),
@@ -70,6 +70,6 @@ def test_sorted_data_are_shuffled_before_they_are_cut():
         ("flwr:DirichletPartitioner(alpha=0.5, num_partitions=3)", "num-clients = 5: .* makes 3 parts"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_line(text, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_cannot_be_is_one_line(text, message):
+    with pytest.raises(ConfigError, match=message):
         ours(text)

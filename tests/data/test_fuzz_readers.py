@@ -121,13 +121,13 @@ def place(folder, name):
 
 
 def damaged(content, rng):
-    at, size = rng.randrange(len(content)), rng.randint(1, 8)
+    position, size = rng.randrange(len(content)), rng.randint(1, 8)
     return rng.choice(
         [
-            content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :],
-            content[:at],
-            content[:at] + rng.randbytes(size) + content[at:],
-            content[:at] + bytes(size) + content[at + size :],
+            content[:position] + bytes([content[position] ^ 1 << rng.randrange(8)]) + content[position + 1 :],
+            content[:position],
+            content[:position] + rng.randbytes(size) + content[position:],
+            content[:position] + bytes(size) + content[position + size :],
         ]
     )
 

@@ -94,19 +94,19 @@ def test_other_groups_are_other_data():
 
 
 def test_what_would_tear_groups_apart_is_refused(tmp_path):
-    given = {**a_table(tmp_path), "group_column": "patient"}
-    for more, words in (
+    options = {**a_table(tmp_path), "group_column": "patient"}
+    for more, message in (
         ({"partitioner": "iid"}, "partitioner = 'iid': must be natural with group-column"),
         ({"split": "time"}, 'split = \'time\': must be "mixed" or "given" with group-column'),
         ({"group_column": "ward"}, r"no column 'ward' \(group-column\); it has"),
     ):
-        with pytest.raises((ConfigError, DataError), match=words):
-            FederatedData(DataSettings(**{**given, **more}), 2, 1)
+        with pytest.raises((ConfigError, DataError), match=message):
+            FederatedData(DataSettings(**{**options, **more}), 2, 1)
     (tmp_path / "all.csv").write_text(table(split="yes"))
-    assert FederatedData(DataSettings(**given), 2, 1).sizes(0) == (36, 12)
+    assert FederatedData(DataSettings(**options), 2, 1).sizes(0) == (36, 12)
     (tmp_path / "all.csv").write_text(table(split="yes").replace(",a,test", ",a,train", 1))
     with pytest.raises(DataError, match=r"1 groups \(group-column\) are in the training and in the test set"):
-        FederatedData(DataSettings(**given), 2, 1)
+        FederatedData(DataSettings(**options), 2, 1)
 
 
 def test_a_person_that_is_left_out_is_told(tmp_path):

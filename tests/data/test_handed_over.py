@@ -49,8 +49,8 @@ class Part(td.Dataset):
     def __len__(self):
         return len(self.numbers)
 
-    def __getitem__(self, at):
-        x, y = getattr(self, self.name)[self.numbers[at]]
+    def __getitem__(self, index):
+        x, y = getattr(self, self.name)[self.numbers[index]]
         return x, 1 - y if self.flip else y
 
 
@@ -68,20 +68,20 @@ def subsets(draw, size=N, depth=0):
     if kind == "split" and len(has) > 3:
         first = len(has) // 2
         part = td.random_split(inner, [first, len(has) - first], torch.Generator().manual_seed(1))[1]
-        return part, [has[at] for at in part.indices], flipped
+        return part, [has[index] for index in part.indices], flipped
     if kind in ("subset", "split"):
-        return td.Subset(inner, chosen), [has[at] for at in chosen], flipped
+        return td.Subset(inner, chosen), [has[index] for index in chosen], flipped
     name, flip = draw(st.sampled_from(["dataset", "data", "base", "_inner"])), draw(st.booleans())
-    return Part(inner, chosen, name, flip), [has[at] for at in chosen], flipped != flip
+    return Part(inner, chosen, name, flip), [has[index] for index in chosen], flipped != flip
 
 
 @settings(max_examples=60, deadline=None)
 @given(subsets())
 def test_a_data_set_is_read_by_its_own_length_and_items(made):
     source, has, flipped = made
-    found = read(source)
-    assert rows(found.x_train) == has
-    assert found.y_train.tolist() == [1 - Y[at] if flipped else Y[at] for at in has] and found.remarks == ()
+    data = read(source)
+    assert rows(data.x_train) == has
+    assert data.y_train.tolist() == [1 - Y[index] if flipped else Y[index] for index in has] and data.remarks == ()
 
 
 class Every(td.Sampler):
@@ -117,16 +117,16 @@ SAMPLERS = {
 def test_a_sampler_says_which_samples_a_loader_has(kind, workers):
     options, expected, remark = SAMPLERS[kind]
     source = td.DataLoader(TENSORS, num_workers=workers, **options())
-    found = read(source)
-    assert sorted(rows(found.x_train)) == sorted(expected)
-    expected, drawn = list(expected), [said for said in found.remarks if "drew once, before round 1" in said]
+    data = read(source)
+    assert sorted(rows(data.x_train)) == sorted(expected)
+    expected, drawn = list(expected), [said for said in data.remarks if "drew once, before round 1" in said]
     repeated = [
-        said for said in found.remarks if "draws that repeat a sample, maybe in training and in test: 1;" in said
+        said for said in data.remarks if "draws that repeat a sample, maybe in training and in test: 1;" in said
     ]
     assert (len(drawn), len(repeated)) == (remark, len(expected) - len(set(expected)))
-    assert len(found.remarks) == len(drawn) + len(repeated)
+    assert len(data.remarks) == len(drawn) + len(repeated)
     again = CustomLoader("other", source)(DataSettings(**READ, test_fraction=0.5), 1)
-    np.testing.assert_array_equal(again.x_train, found.x_train)  # the same loader, the same seed: the same draw
+    np.testing.assert_array_equal(again.x_train, data.x_train)  # the same loader, the same seed: the same draw
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_a_collate_fn_makes_the_batches_that_are_read():
     def doubled(items):
         return torch.stack([2 * x for x, _ in items]), torch.tensor([1 - y for _, y in items])
 
-    found = read(td.DataLoader(TENSORS, batch_size=7, collate_fn=doubled, sampler=range(20)))
-    np.testing.assert_array_equal(found.x_train, 2 * X[:20])
-    assert found.y_train.tolist() == (1 - Y[:20]).tolist() and any("collate_fn" in said for said in found.remarks)
+    data = read(td.DataLoader(TENSORS, batch_size=7, collate_fn=doubled, sampler=range(20)))
+    np.testing.assert_array_equal(data.x_train, 2 * X[:20])
+    assert data.y_train.tolist() == (1 - Y[:20]).tolist() and any("collate_fn" in said for said in data.remarks)
     with pytest.raises(DataError, match=r"data: batch 0 is a Tensor; it must be a pair \(x, y\)"):
         read(td.DataLoader(TENSORS, collate_fn=lambda items: items[0][0]))
     with pytest.raises(DataError, match=r"batch 0 has x of shape \(4, 3\) and y of shape \(1,\)"):
@@ -194,54 +194,60 @@ class Items(td.Dataset):
     def __len__(self):
         return self.length
 
-    def __getitem__(self, at):
-        return self.item(at)
+    def __getitem__(self, index):
+        return self.item(index)
 
 
 @pytest.mark.parametrize("wrapped", [lambda data: data, Lazy, lambda data: td.DataLoader(data, batch_size=1)])
 def test_a_buffer_that_is_filled_again_for_each_sample_holds_that_sample(wrapped):
     x, y = np.empty(3, np.float32), np.empty((), np.int64)
 
-    def fill(at):
-        x[:], y[...] = X[at], Y[at]
+    def fill(index):
+        x[:], y[...] = X[index], Y[index]
         return x, y
 
     made = read(wrapped(Items(fill)))
-    there = [made.x_train.read(at) for at in range(N)] if wrapped is Lazy else made.x_train
+    there = [made.x_train.read(index) for index in range(N)] if wrapped is Lazy else made.x_train
     np.testing.assert_array_equal(there, X)
     np.testing.assert_array_equal(made.y_train, Y)
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.array])
 def test_names_of_classes_may_stand_in_an_array(form):
-    data = Items(lambda at: (X[at], Y[at]))
+    data = Items(lambda index: (X[index], Y[index]))
     data.classes = form(["cat", "dog"])
     assert read(data).class_names == ("cat", "dog")
 
 
-def fails(at):
+def fails(index):
     raise OSError("no disk")
 
 
 @pytest.mark.parametrize(
-    ("item", "words"),
+    ("item", "message"),
     [
         (
-            lambda at: {"image": X[at], "label": Y[at]},
+            lambda index: {"image": X[index], "label": Y[index]},
             r"sample 0 is a dict of image, label; it must be a pair \(x, y\)",
         ),
-        (lambda at: (X[at], Y[at], at), "sample 0 is a tuple of 3; it must be a pair"),
-        (lambda at: X[at], "sample 0 is a ndarray"),
-        (lambda at: ((X[at], X[at]), Y[at]), "x of sample 0 is a tuple of arrays, and a model takes one"),
-        (lambda at: (X[at], None), "y of sample 0 is None"),
-        (lambda at: fails(at) if at == 17 else (X[at], Y[at]), r"sample 17 raises OSError: no disk \(test_handed_over"),
-        (lambda at: (X[at][: 2 if at == 9 else 3], 0), r"x of sample 9 has the shape \(2,\), and of sample 0 \(3,\)"),
-        (lambda at: (X[at], "cat" if at == 9 else 0), "y of sample 9 is <U3, and of sample 0 int64"),
-        (lambda at: (X[at], 0.5 if at == 9 else 0), "y of sample 9 is float64, and of sample 0 int64"),
+        (lambda index: (X[index], Y[index], index), "sample 0 is a tuple of 3; it must be a pair"),
+        (lambda index: X[index], "sample 0 is a ndarray"),
+        (lambda index: ((X[index], X[index]), Y[index]), "x of sample 0 is a tuple of arrays, and a model takes one"),
+        (lambda index: (X[index], None), "y of sample 0 is None"),
+        (
+            lambda index: fails(index) if index == 17 else (X[index], Y[index]),
+            r"sample 17 raises OSError: no disk \(test_handed_over",
+        ),
+        (
+            lambda index: (X[index][: 2 if index == 9 else 3], 0),
+            r"x of sample 9 has the shape \(2,\), and of sample 0 \(3,\)",
+        ),
+        (lambda index: (X[index], "cat" if index == 9 else 0), "y of sample 9 is <U3, and of sample 0 int64"),
+        (lambda index: (X[index], 0.5 if index == 9 else 0), "y of sample 9 is float64, and of sample 0 int64"),
     ],
 )
-def test_damaged_items_are_one_line(item, words):
-    with pytest.raises(DataError, match=f"data: (?:{words})") as error:
+def test_damaged_items_are_one_line(item, message):
+    with pytest.raises(DataError, match=f"data: (?:{message})") as error:
         read(Items(item))
     assert "\n" not in str(error.value)
 
@@ -252,13 +258,13 @@ def test_images_of_pillow_are_read_as_those_of_a_folder(mode, kept, lazy):
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(1).integers(256, size=(6, 8, 8, 3), dtype=np.uint8)
     images = [image.fromarray(one).convert(mode) for one in pixels]
-    source = [(one, at % 2) for at, one in enumerate(images)]
-    found = read(Lazy(Part(source, range(6))) if lazy else Part(source, range(6)))
-    assert found.is_image and found.input_shape == (len(kept) if kept == "RGB" else 1, 8, 8)
+    source = [(one, index % 2) for index, one in enumerate(images)]
+    data = read(Lazy(Part(source, range(6))) if lazy else Part(source, range(6)))
+    assert data.is_image and data.input_shape == (len(kept) if kept == "RGB" else 1, 8, 8)
     told = f"images of mode {mode} become RGB; np.asarray(image) in their place keeps all channels"
-    assert [said for said in found.remarks if "mode" in said] == [told] * (mode in ("CMYK", "LA", "RGBA"))
+    assert [said for said in data.remarks if "mode" in said] == [told] * (mode in ("CMYK", "LA", "RGBA"))
     for place, one in enumerate(images):
-        now = found.x_train.read(place) if lazy else found.x_train[place]
+        now = data.x_train.read(place) if lazy else data.x_train[place]
         np.testing.assert_array_equal(now.squeeze(), np.asarray(one.convert(kept)))
 
 
@@ -273,11 +279,11 @@ def test_images_of_pillow_that_do_not_fit_are_one_line():
 
 def test_lengths_that_are_none_are_one_line():
     with pytest.raises(DataError, match="data: has no samples"):
-        read(Items(lambda at: (X[at], 0), 0))
+        read(Items(lambda index: (X[index], 0), 0))
     with pytest.raises(DataError, match="data: its length raises ValueError"):
-        read(Items(lambda at: (X[at], 0), -1))
+        read(Items(lambda index: (X[index], 0), -1))
     with pytest.raises(DataError, match="samples like sample 0 need more than 16 GiB"):
-        read(Items(lambda at: (X[at], 0), 2**40))
+        read(Items(lambda index: (X[index], 0), 2**40))
 
 
 # -- training and test set ---------------------------------------------------------------------------------------------
@@ -311,17 +317,17 @@ NAMES = [("train", "test"), ("Train", "Test"), ("training", "testing"), ("test_s
 def test_a_training_and_a_test_set_are_one_data_set(kind, names):
     train, test = SETS[kind](FIRST), SETS[kind](LAST)
     if names and names[0].lower().startswith("test"):
-        found = read({names[0]: test, names[1]: train})
+        data = read({names[0]: test, names[1]: train})
     else:
-        found = read((train, test) if names is None else {names[0]: train, names[1]: test})
-    assert rows(found.x_train) == list(range(44)) and rows(found.x_test) == list(range(44, N))
-    assert found.client_train is None and found.client_names == ()
-    assert any("test set" in said for said in found.remarks) == (names is not None and "val" in names)
+        data = read((train, test) if names is None else {names[0]: train, names[1]: test})
+    assert rows(data.x_train) == list(range(44)) and rows(data.x_test) == list(range(44, N))
+    assert data.client_train is None and data.client_names == ()
+    assert any("test set" in said for said in data.remarks) == (names is not None and "val" in names)
 
 
 def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):
     monkeypatch.setattr(
-        "fedpfl.data.federation.load_once", lambda given, seed=0: read((TENSORS, (X[:8] + 1000, Y[:8])))
+        "fedpfl.data.federation.load_once", lambda options, seed=0: read((TENSORS, (X[:8] + 1000, Y[:8])))
     )
     divided = FederatedData(DataSettings(dataset="clients", partitioner="iid"), 3, 1)
     for client in range(3):
@@ -332,21 +338,21 @@ def test_their_clients_are_tested_on_the_test_set_alone(monkeypatch):
 @pytest.mark.parametrize("kind", SETS)
 def test_a_client_may_have_a_training_and_a_test_set(kind):
     train, test = SETS[kind](FIRST), SETS[kind](LAST)
-    found = read({1: (train, test), 2: {"train": train, "test": test}})
-    assert found.client_names == ("1", "2")
+    data = read({1: (train, test), 2: {"train": train, "test": test}})
+    assert data.client_names == ("1", "2")
     for client in range(2):
-        assert rows(found.x_train[found.client_train == client]) == list(range(44))
-        assert rows(found.x_test[found.client_test == client]) == list(range(44, N))
+        assert rows(data.x_train[data.client_train == client]) == list(range(44))
+        assert rows(data.x_test[data.client_test == client]) == list(range(44, N))
 
 
 @pytest.mark.parametrize("kind", ["sets", "loaders", "arrays", "dicts", "frames", "tables"])
 def test_a_list_of_two_is_two_clients(kind):
-    found = read([SETS[kind](FIRST), SETS[kind](LAST)])
-    assert np.bincount(found.client_train).tolist() == [44, 16] and found.x_test is None
+    data = read([SETS[kind](FIRST), SETS[kind](LAST)])
+    assert np.bincount(data.client_train).tolist() == [44, 16] and data.x_test is None
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "message"),
     [
         ((TENSORS,) * 3, "a tuple of three data sets: three clients are a list; training, validation and test"),
         (([TENSORS] * 2, [TENSORS] * 2), r"a tuple of two lists: of two clients give a list; .* list\(zip\("),
@@ -366,8 +372,8 @@ def test_a_list_of_two_is_two_clients(kind):
         ([(X, Y), (X, Y + 0.5)], "client 1: its labels are numbers with decimals, unlike those of client 0"),
     ],
 )  # fmt: skip
-def test_what_may_mean_two_things_is_refused(source, words):
-    with pytest.raises(DataError, match=words):
+def test_what_may_mean_two_things_is_refused(source, message):
+    with pytest.raises(DataError, match=message):
         read(source)
 
 
@@ -376,8 +382,8 @@ def test_frames_are_one_kind_and_joined_by_name():
     one = frame(FIRST)
     swapped = frame(LAST)[["label", "b", "a"]]
     for source in ((one, swapped), [one, swapped]):
-        found = read(source)
-        both = found.x_train if found.x_test is None else np.concatenate([found.x_train, found.x_test])
+        data = read(source)
+        both = data.x_train if data.x_test is None else np.concatenate([data.x_train, data.x_test])
         np.testing.assert_array_equal(both, X[:, :2])
     with pytest.raises(DataError, match="its parts are a DataFrame and a TensorDataset; all must be of one kind"):
         read([one, TENSORS])
@@ -399,10 +405,10 @@ def test_whole_numbers_are_targets_where_the_loss_is_of_numbers(kind, loss):
         "Lazy": Lazy(tensors), "clients": [(X, y), (X, y)],
         "Dataset": lambda settings: Dataset.of("data", X, abs(y)),
     }[kind]  # fmt: skip
-    found = CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2}), 1)
+    data = CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2}), 1)
     wanted = abs(y) if kind == "Dataset" else y
-    np.testing.assert_array_equal(found.y_train[:N], wanted.reshape(N, -1))
-    assert found.has_targets and found.num_classes == (1 if loss == "mse" else 2)
+    np.testing.assert_array_equal(data.y_train[:N], wanted.reshape(N, -1))
+    assert data.has_targets and data.num_classes == (1 if loss == "mse" else 2)
     with pytest.raises(ConfigError, match="num-classes = 5: must be 0 for data, whose labels are numbers to predict"):
         CustomLoader("data", source)(DataSettings.of({"loss": loss, "min-samples": 2, "num-classes": 5}), 1)
 
@@ -446,10 +452,10 @@ PAIRS = {
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("order", ["dcba", "bacd"])
 def test_columns_of_x_are_joined_by_name(kind, order):
-    found = read(PAIRS[kind](of_columns(), of_columns(order)))
-    assert sorted(found.feature_names) == [*"abcd"]
-    numbers = ["abcd".index(name) * 100 for name in found.feature_names]
-    for x in (found.x_train, found.x_test):
+    data = read(PAIRS[kind](of_columns(), of_columns(order)))
+    assert sorted(data.feature_names) == [*"abcd"]
+    numbers = ["abcd".index(name) * 100 for name in data.feature_names]
+    for x in (data.x_train, data.x_test):
         if x is not None:
             np.testing.assert_array_equal(x, np.tile(numbers, (len(x), 1)))
     with pytest.raises(DataError, match=r"its columns are not those of .*; (missing|extra)"):
@@ -478,7 +484,7 @@ def test_a_number_that_names_nobody_is_a_feature(kind, name):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         ({"client_train": Y.astype(float)}, "client_train is float64: must be whole numbers from 0"),
         ({"client_train": Y, "client_names": ("ann",)}, "client_train has owner 1, and client_names 1 names"),
@@ -490,23 +496,23 @@ def test_a_number_that_names_nobody_is_a_feature(kind, name):
         ),
     ],
 )
-def test_names_that_do_not_fit_what_they_name_are_one_line(more, words):
-    with pytest.raises(DataError, match=f"mine: {words}"):
+def test_names_that_do_not_fit_what_they_name_are_one_line(more, message):
+    with pytest.raises(DataError, match=f"mine: {message}"):
         read(Dataset.of("mine", X, Y, **more))
 
 
 def test_columns_of_x_with_numbers_alone_go_by_place():
     x, y = of_columns()
-    found = read([(x.set_axis(range(4), axis=1), y), (x.to_numpy(), y)])
-    assert found.feature_names == () and (found.x_train == x.to_numpy()[0]).all()
+    data = read([(x.set_axis(range(4), axis=1), y), (x.to_numpy(), y)])
+    assert data.feature_names == () and (data.x_train == x.to_numpy()[0]).all()
 
 
 def test_what_the_index_of_a_frame_is_called_counts_as_a_column():
     people = frame(range(N)).assign(client=["ann", "ben"] * (N // 2), no=range(N))
     wanted = read(people.drop(columns="no"))
     assert wanted.client_names == ("ann", "ben")
-    for found in (people.drop(columns="no").set_index("client"), people.set_index(["client", "no"])):
-        data = read(found)
+    for indexed in (people.drop(columns="no").set_index("client"), people.set_index(["client", "no"])):
+        data = read(indexed)
         np.testing.assert_array_equal(data.client_train, wanted.client_train)
         np.testing.assert_array_equal(data.x_train, wanted.x_train)
     # Numbers of rows are no feature, and who owns the rows is asked for.
@@ -540,15 +546,15 @@ def test_gaps_in_arrays_are_filled_where_that_is_asked_for(kind, tmp_path):
 def test_a_frame_of_time_steps_is_cut_into_windows():
     pandas = pytest.importorskip("pandas")
     walks = pandas.DataFrame({"client": ["ann", "ben"] * N, "ax": np.arange(2.0 * N), "label": 0}).sort_values("client")
-    expected = np.stack([walks["ax"].to_numpy(np.float32)[at : at + 5][None] for at in range(0, 2 * N, 5)])
+    expected = np.stack([walks["ax"].to_numpy(np.float32)[start : start + 5][None] for start in range(0, 2 * N, 5)])
     for source, values in (
         (walks, {"window_length": 5}),
         (walks.assign(window=np.arange(2 * N) // 5), {}),
         ({name: rows.drop(columns="client") for name, rows in walks.groupby("client")}, {"window_length": 5}),
     ):
-        found = read(source, **values)
-        np.testing.assert_array_equal(found.x_train, expected)
-        assert np.bincount(found.client_train).tolist() == [12, 12]
+        data = read(source, **values)
+        np.testing.assert_array_equal(data.x_train, expected)
+        assert np.bincount(data.client_train).tolist() == [12, 12]
 
 
 def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_of_the_labels():
@@ -564,12 +570,12 @@ def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_o
 
 def test_hugging_face_data_that_are_not_simply_there_are_refused():
     table = hugging(FIRST)
-    for source, words in (
+    for source, message in (
         (table.with_transform(lambda batch: batch), r"has a transform \(with_transform\)"),
         (table.to_iterable_dataset(), r"is streamed \(an IterableDataset\)"),
         ([table, table.add_column("client", ["a"] * 44)], "client 1 has a column 'client'"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read(source)
     both = table.train_test_split(0.25, seed=1)
     assert (len(read(both).y_train), len(read(both).y_test)) == (33, 11)
@@ -581,7 +587,7 @@ FORMS = {
     "arrays": lambda y: (X, y),
     "four": lambda y: (X, y, X, y),
     "clients": lambda y: [(X[:30], y[:30]), (X[30:], y[30:])],
-    "torch": lambda y: Items(lambda at: (X[at], y[at])),
+    "torch": lambda y: Items(lambda index: (X[index], y[index])),
     "Dataset": lambda y: Dataset.of("data", X, y),
     "lists": lambda y: (X.tolist(), y.tolist()),
 }
@@ -599,39 +605,39 @@ def test_the_number_of_classes_can_be_set(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_may_be_names(form):
-    words = np.array(["sit", "lie"])[Y]
-    found = read(FORMS[form](words))
-    assert found.class_names == ("lie", "sit") and found.y_train.tolist() == (1 - Y).tolist()
+    labels = np.array(["sit", "lie"])[Y]
+    data = read(FORMS[form](labels))
+    assert data.class_names == ("lie", "sit") and data.y_train.tolist() == (1 - Y).tolist()
     with pytest.raises(DataError, match="has names for 2 classes, num-classes is 3"):
-        read(FORMS[form](words), num_classes=3)
+        read(FORMS[form](labels), num_classes=3)
     numbers = np.array(["2", "10"])[Y]
     assert read(FORMS[form](numbers)).y_train.tolist() == np.where(Y, 10, 2).tolist()
     if form != "Dataset":  # which has names of its own
-        assert read(FORMS[form](words), class_names="sit, stand, lie").y_train.tolist() == (2 * Y).tolist()
+        assert read(FORMS[form](labels), class_names="sit, stand, lie").y_train.tolist() == (2 * Y).tolist()
         with pytest.raises(DataError, match="the label 'lie' is none of the classes sit, stand"):
-            read(FORMS[form](words), class_names="sit, stand")
+            read(FORMS[form](labels), class_names="sit, stand")
 
 
 @pytest.mark.parametrize("names", ["1 2 3", "2 1 0", "0 1 2"])
 def test_digits_that_are_names_of_classes_go_by_name(names, tmp_path):
     names, labels = tuple(names.split()), np.array(["1", "2"])[Y]
     np.savez(tmp_path / "a.npz", x=X, y=labels, classes=names)
-    for found in (
+    for data in (
         Dataset.of("mine", X, labels, class_names=names), read((X, labels), class_names=",".join(names)),
         read_npz(tmp_path / "a.npz"),
     ):  # fmt: skip
-        assert found.class_names == names and [names[place] for place in found.y_train] == labels.tolist()
+        assert data.class_names == names and [names[place] for place in data.y_train] == labels.tolist()
     with pytest.raises(DataError, match="mine: the label '1' is none of the classes 2, 3"):
         Dataset.of("mine", X, labels, class_names=("2", "3"))
 
 
 def test_names_are_labels_in_files_too(tmp_path):
-    words = np.array(["sit", "lie"])[Y]
-    np.savez(tmp_path / "a.npz", x=X, y=words)
+    labels = np.array(["sit", "lie"])[Y]
+    np.savez(tmp_path / "a.npz", x=X, y=labels)
     assert read_npz(tmp_path / "a.npz").class_names == ("lie", "sit")
     with pytest.raises(DataError, match="devices number them alike only with an array classes"):
         read_npz(tmp_path / "a.npz", alone=True)
-    np.savez(tmp_path / "a.npz", x=X, y=words, classes=["sit", "stand", "lie"])
+    np.savez(tmp_path / "a.npz", x=X, y=labels, classes=["sit", "stand", "lie"])
     assert read_npz(tmp_path / "a.npz", alone=True).y_train.tolist() == (2 * Y).tolist()
 
 
@@ -670,8 +676,8 @@ def test_labels_of_other_kinds_are_the_same_labels_and_mixed_ones_are_one_line()
     ):
         for label in labels:
             for x in (X, pandas.DataFrame(X)) if label.ndim == 1 or label.shape[1] == 1 else (X,):
-                found, wanted = read((x, label)), read((X, like))
-                assert np.array_equal(found.y_train, wanted.y_train) and found.class_names == wanted.class_names
+                data, wanted = read((x, label)), read((X, like))
+                assert np.array_equal(data.y_train, wanted.y_train) and data.class_names == wanted.class_names
         assert np.array_equal(read([(X, labels[0])] * 2).y_train, np.concatenate([read((X, like)).y_train] * 2))
     for odd, kinds in (([*Y[:-1].tolist(), "x"], "int, str"), ([*Y[:-1].tolist(), True], "bool, int")):
         with pytest.raises(
@@ -693,26 +699,26 @@ def test_float_images_have_their_channels_first(channels, height, width):
 
 def test_arrays_that_hold_something_else_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
-    for x, words in (
+    for x, message in (
         (sparse.csr_matrix(X), r"x is a csr_matrix, a sparse matrix; give its .toarray\(\)"),
         (np.ma.masked_less(X, 9), r"x is a MaskedArray with masked values"),
         (torch.tensor(X, requires_grad=True), "requires grad"),
     ):
         for source in ((x, Y), [(x, Y)], {"ann": {"x": x, "y": Y}}):
-            with pytest.raises(DataError, match=words):
+            with pytest.raises(DataError, match=message):
                 read(source)
     with pytest.raises(FedpflError, match="x_train is a csr_matrix"):
         Dataset.of("mine", sparse.csr_matrix(X), Y)
 
 
 def test_pixels_are_to_be_divided_and_features_standardised(monkeypatch):
-    for shape, words in (
+    for shape, message in (
         ((1, 8, 8), "pixels reach 255 and are not scaled: divide them by 255"),
         ((3,), "features reach 255"),
     ):
         arrays = np.full((N, *shape), 255.0), Y
-        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0, arrays=arrays: read(arrays))
-        assert f"data: {words}" in FederatedData(DataSettings(partitioner="iid"), 2, 1).remarks[-1]
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda options, seed=0, arrays=arrays: read(arrays))
+        assert f"data: {message}" in FederatedData(DataSettings(partitioner="iid"), 2, 1).remarks[-1]
 
 
 # -- chance ------------------------------------------------------------------------------------------------------------
@@ -723,7 +729,7 @@ def test_pixels_are_to_be_divided_and_features_standardised(monkeypatch):
 )  # fmt: skip
 def test_random_transforms_follow_from_the_seed_and_are_told(noise):
     def augmented():
-        return Items(lambda at: ((X[at] + noise()).astype(np.float32), Y[at]))
+        return Items(lambda index: ((X[index] + noise()).astype(np.float32), Y[index]))
 
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     one, same, other = read(augmented(), 1), read(augmented(), 1), read(augmented(), 2)
@@ -735,8 +741,8 @@ def test_random_transforms_follow_from_the_seed_and_are_told(noise):
 
 def test_generators_that_the_seed_does_not_reach_are_told():
     rng = np.random.default_rng()
-    found = read(Items(lambda at: (X[at] + rng.normal(size=3).astype(np.float32), Y[at])))
-    assert ["their own generator" in said for said in found.remarks] == [True]
+    data = read(Items(lambda index: (X[index] + rng.normal(size=3).astype(np.float32), Y[index])))
+    assert ["their own generator" in said for said in data.remarks] == [True]
 
 
 def test_a_function_that_draws_is_called_once_for_a_seed():

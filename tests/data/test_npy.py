@@ -10,9 +10,9 @@ from fedpfl.core.errors import DamagedFile
 from fedpfl.data.npy import read_npy
 
 
-def packed(array, **given):
+def packed(array, **options):
     content = io.BytesIO()
-    np.save(content, array, **given)
+    np.save(content, array, **options)
     return content.getvalue()
 
 
@@ -22,8 +22,8 @@ def packed(array, **given):
 def test_an_array_comes_back(tmp_path, array):
     path = tmp_path / "a.npy"
     path.write_bytes(packed(array))
-    found = read_npy(path)
-    assert found.dtype == array.dtype and np.array_equal(found, array)
+    restored = read_npy(path)
+    assert restored.dtype == array.dtype and np.array_equal(restored, array)
 
 
 WHOLE = packed(np.arange(100.0))
@@ -31,7 +31,7 @@ LYING = WHOLE.replace(b"(100,)", b"(999,)")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", ""),
         (b"no array", "magic"),
@@ -42,10 +42,10 @@ LYING = WHOLE.replace(b"(100,)", b"(999,)")
         (packed(np.array([{}], object), allow_pickle=True), "Python objects"),
     ],
 )
-def test_any_other_file_is_damaged(tmp_path, content, words):
+def test_any_other_file_is_damaged(tmp_path, content, message):
     path = tmp_path / "a.npy"
     path.write_bytes(content)
-    with pytest.raises(DamagedFile, match=words):
+    with pytest.raises(DamagedFile, match=message):
         read_npy(path)
 
 

@@ -146,16 +146,16 @@ def test_what_differs_between_the_clients_of_a_dirichlet_partitioner(clients: in
 
 def test_alpha_decides_how_much_they_differ() -> None:
     data = balanced(5000)
-    pool, found = Pool(data.y_train, 10), {}
+    pool, measures = Pool(data.y_train, 10), {}
     for alpha in (0.1, 100):
         s = DataSettings(dirichlet_alpha=alpha, classes_per_client=3, min_samples=5)
         by_class = counts_of(data.y_train, dirichlet_classes(pool, 10, s, 1), 10)
         mixed = counts_of(data.y_train, dirichlet_equal(pool, 10, s, 1), 10)
         sizes = counts_of(data.y_train, dirichlet_sizes(pool, 10, s, 1), 10)
-        found[alpha] = [by_class.sum(1).std(), -entropy(mixed), sizes.sum(1).std()]
+        measures[alpha] = [by_class.sum(1).std(), -entropy(mixed), sizes.sum(1).std()]
         large = sizes[sizes.sum(1) > 200]
         assert entropy(large) > 2.2  # of 2.3: their mixes of classes are alike
-    assert all(a > b for a, b in zip(found[0.1], found[100]))
+    assert all(a > b for a, b in zip(measures[0.1], measures[100]))
 
 
 def test_pathological_copes_with_rare_classes() -> None:
@@ -268,7 +268,7 @@ def test_many_clients_are_completed_rather_than_refused() -> None:
 def test_partitions_never_change_silently() -> None:
     """A seed is a promise: results of one version can be repeated with the next."""
     data = made(2000, 10, test=500, owners=12, seed=5)
-    found = {}
+    digests = {}
     for name in ("iid", "dirichlet", "dirichlet-client", "dirichlet-classes", "dirichlet-equal", "dirichlet-sizes",
                  "pathological", "natural"):  # fmt: skip
         for split in ("mixed", "given"):
@@ -276,8 +276,8 @@ def test_partitions_never_change_silently() -> None:
             digest = hashlib.sha256()
             for part in (part for share in shares for part in share):
                 digest.update(part.astype("<i8").tobytes() + b"|")
-            found[f"{name} {split}"] = digest.hexdigest()[:12]
-    assert found == GOLDEN
+            digests[f"{name} {split}"] = digest.hexdigest()[:12]
+    assert digests == GOLDEN
 
 
 GOLDEN = {
@@ -418,18 +418,18 @@ def test_in_a_domain_labels_are_places_in_its_list_and_permuted_as_in_the_paper(
     data = FederatedData(chosen, 20, 0)
     assert data.num_classes == 10
     for i, (classes, numbers) in zip(range(0, 20, 4), TABLE.values()):
-        own = dict(zip(classes, numbers if permuted else range(10)))
+        number_of = dict(zip(classes, numbers if permuted else range(10)))
         for x, y in (data.train(i), data.test(i)):
-            assert y.tolist() == [own[int(label)] for label in x[:, 0]]
+            assert y.tolist() == [number_of[int(label)] for label in x[:, 0]]
         assert data.labels(i).tolist() == data.train(i).y.tolist()
 
 
 @pytest.mark.parametrize(
-    ("classes", "clients", "words"),
+    ("classes", "clients", "message"),
     [(10, 5, "partitioner = 'domains': needs the 100 classes"), (100, 7, "num-clients = 7: must be a multiple of 5")],
 )
-def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         partition(made(2000, classes), DataSettings(partitioner="domains"), clients, 0)
 
 
@@ -437,7 +437,7 @@ def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, word
 
 
 @pytest.mark.parametrize(
-    ("values", "clients", "seed", "words"),
+    ("values", "clients", "seed", "message"),
     [
         ({}, 0, 0, r"num-clients = 0: must be at least 1"),
         ({}, 2, -1, r"seed = -1: must be at least 0"),
@@ -450,8 +450,8 @@ def test_domains_refuse_what_they_cannot_divide(classes: int, clients: int, word
         ({"dirichlet_alpha": 0.01}, 30, 0, r"with dirichlet-alpha 0.01: use \d+ clients"),
     ],
 )
-def test_errors_are_one_line(values: dict[str, object], clients: int, seed: int, words: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=words) as caught:
+def test_errors_are_one_line(values: dict[str, object], clients: int, seed: int, message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
         partition(made(300, 5), DataSettings(**values), clients, seed)
     assert "\n" not in str(caught.value)
 

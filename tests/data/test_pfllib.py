@@ -93,7 +93,7 @@ def test_the_same_clients_for_every_seed_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("settings", "clients", "error", "words"),
+    ("settings", "clients", "error", "message"),
     [
         ({"split": "given"}, 4, ConfigError, 'must be "mixed"'),
         ({"min_samples": 60}, 4, DataError, "1000 draws left one of 4 clients with less than 60 samples"),
@@ -101,9 +101,9 @@ def test_the_same_clients_for_every_seed_of_a_run():
         ({"partitioner": "pfllib-pathological", "classes_per_client": 5}, 4, ConfigError, "4 of the 4 classes"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(settings, clients, error, words):
+def test_what_cannot_be_divided_is_refused(settings, clients, error, message):
     chosen = DataSettings(**{"partitioner": "pfllib-dirichlet", "dirichlet_alpha": 0.05, **settings})
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         partition(made(), chosen, clients, 1)
 
 

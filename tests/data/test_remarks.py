@@ -18,9 +18,9 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(2, size=60)
 
 
-def divided(given, **more):
+def divided(source, **more):
     """Return data handed over, divided, and what is said of them in one text."""
-    with as_setting("dataset", given) as name:
+    with as_setting("dataset", source) as name:
         settings = DataSettings(dataset=name, **{"partitioner": "auto", **more})
         data = FederatedData(settings, default_clients(settings) or 2, 1)
     return data, "\n".join(data.remarks)
@@ -40,9 +40,9 @@ SAME = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("given", SAME)
-def test_training_samples_among_the_tests_are_told(given):
-    data, said = divided(given, partitioner="natural" if isinstance(given, list) else "iid")
+@pytest.mark.parametrize("source", SAME)
+def test_training_samples_among_the_tests_are_told(source):
+    data, said = divided(source, partitioner="natural" if isinstance(source, list) else "iid")
     tested = sum(data.sizes(client)[1] for client in range(data.num_clients))
     assert f"{tested} of {tested} test samples equal a training sample" in said
 
@@ -66,12 +66,12 @@ def test_words_that_differ_only_in_spelling_are_told(tmp_path):
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,day,label", *lines]))
     data = FederatedData(DataSettings(dataset="clients", data=str(tmp_path), category_columns="day"), 2, 1)
     said = "\n".join(data.remarks)
-    for words in (
+    for remark in (
         "classes differ only in spelling: 'No' and 'no', 'Yes' and 'yes'",
         "features differ only in spelling: 'day=Mon' and 'day=mon'",
         "clients differ only in spelling: 'Ann ' and 'ann'",
     ):
-        assert words in said
+        assert remark in said
     assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
 
 
@@ -90,14 +90,14 @@ def test_clients_without_test_samples_are_told():
 
 
 def test_test_samples_whose_classes_nobody_trains_on_are_told():
-    words = np.array(["no", "yes"])
-    tests = np.where(np.arange(20) < 5, "perhaps", words[Y[:20]])
-    data, said = divided((X[20:], words[Y[20:]], X[:20], tests), partitioner="iid")
+    labels = np.array(["no", "yes"])
+    tests = np.where(np.arange(20) < 5, "perhaps", labels[Y[:20]])
+    data, said = divided((X[20:], labels[Y[20:]], X[:20], tests), partitioner="iid")
     assert "5 of 20 test samples are left out: no client trains on their classes, perhaps" in said
     assert sum(data.sizes(client)[1] for client in range(data.num_clients)) == 15
-    assert "left out" not in divided((X[20:], words[Y[20:]], X[:20], words[Y[:20]]), partitioner="iid")[1]
+    assert "left out" not in divided((X[20:], labels[Y[20:]], X[:20], labels[Y[:20]]), partitioner="iid")[1]
     with pytest.raises(DataError, match="0 test samples of classes that a client trains on, of 20, cannot be divided"):
-        divided((X[20:], words[Y[20:]], X[:20], np.full(20, "perhaps")), partitioner="iid")
+        divided((X[20:], labels[Y[20:]], X[:20], np.full(20, "perhaps")), partitioner="iid")
 
 
 def test_clients_that_are_one_number_are_told(tmp_path):
@@ -120,8 +120,8 @@ class Animals(torch.utils.data.Dataset):
     def __len__(self):
         return 20
 
-    def __getitem__(self, at):
-        return torch.full((4,), self.shade[self.classes[at % 2]]) + at / 1000, at % 2
+    def __getitem__(self, index):
+        return torch.full((4,), self.shade[self.classes[index % 2]]) + index / 1000, index % 2
 
 
 class Indexed(torch.utils.data.Dataset):
@@ -133,8 +133,8 @@ class Indexed(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.samples)
 
-    def __getitem__(self, at):
-        return self.samples[at]
+    def __getitem__(self, index):
+        return self.samples[index]
 
 
 SHADE = {"cat": 0.0, "dog": 10.0, "owl": 20.0}
@@ -145,15 +145,15 @@ WRAPPED = {
     "DataLoader": DataLoader,
     "class_to_idx": Indexed,
     "Lazy": fedpfl.Lazy,
-    "Lazy with labels": lambda made: fedpfl.Lazy(made, [at % 2 for at in range(20)]),
+    "Lazy with labels": lambda made: fedpfl.Lazy(made, [number % 2 for number in range(20)]),
 }
 
 
 @pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED)
 def test_classes_that_each_client_numbers_go_by_their_names(wrap):
     sets = [wrap(Animals(("cat", "dog"), SHADE)), wrap(Animals(("dog", "owl"), SHADE))]
-    for given in (sets, dict(zip(("ann", "ben"), sets, strict=True))):
-        data, _ = divided(given)
+    for source in (sets, dict(zip(("ann", "ben"), sets, strict=True))):
+        data, _ = divided(source)
         assert data.class_names == ("cat", "dog", "owl")
         for client in (0, 1):
             for part in (data.train(client), data.test(client)):

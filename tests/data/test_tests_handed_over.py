@@ -27,8 +27,8 @@ def arrays(client):
 
 def of_all():
     """Return the arrays of both clients, with the owner of each sample."""
-    found = {key: np.concatenate([arrays(client)[key] for client in (0, 1)]) for key in arrays(0)}
-    return {**found, "client_train": np.repeat([0, 1], TRAIN), "client_test": np.repeat([0, 1], TEST)}
+    joined = {key: np.concatenate([arrays(client)[key] for client in (0, 1)]) for key in arrays(0)}
+    return {**joined, "client_train": np.repeat([0, 1], TRAIN), "client_test": np.repeat([0, 1], TEST)}
 
 
 def table(client):

@@ -23,11 +23,11 @@ N = {"train": 60, "val": 20, "test": 30}
 
 def arrays(start=0.0):
     """Return x and y of each part; the first feature numbers all samples, the second is the label."""
-    found, first = {}, start
+    parts, first = {}, start
     for part, n in N.items():
         x = np.stack([first + np.arange(n), np.arange(n) % 2], 1).astype(np.float32)
-        found[part], first = (x, x[:, 1].astype(np.int64)), first + n
-    return found
+        parts[part], first = (x, x[:, 1].astype(np.int64)), first + n
+    return parts
 
 
 def frames(pandas):
@@ -74,8 +74,8 @@ def saved(folder, pandas):
     return {"dataset": "huggingface", "data": str(folder / "a")}
 
 
-def of_settings(given, clients=2, **more):
-    return FederatedData(DataSettings(**{"partitioner": "iid", "min_samples": 2, **given, **more}), clients, 1)
+def of_settings(options, clients=2, **more):
+    return FederatedData(DataSettings(**{"partitioner": "iid", "min_samples": 2, **options, **more}), clients, 1)
 
 
 def check(data, numbered=True):
@@ -191,8 +191,8 @@ def test_a_cut_by_time_shares_no_row_and_tests_the_future(n, length, step, share
     overlap = overlap_of(length, step)
     before = n - min(max(int(n * share + 0.5), 1), n - 1)
     if length > before * step:  # the first window shares rows with the first one of the tests
-        words = rf"client 3 has {n} samples, of which the last {n - before} are cut off for test and all"
-        with pytest.raises(DataError, match=words):
+        message = rf"client 3 has {n} samples, of which the last {n - before} are cut off for test and all"
+        with pytest.raises(DataError, match=message):
             cut_share(np.arange(n), chosen, 0, 3, overlap=overlap)
         return
     train, test = cut_share(np.arange(n), chosen, 0, overlap=overlap)
@@ -233,8 +233,8 @@ def test_each_client_is_tested_with_its_last_rows(table_as, kind, form):
     cuts = {"split": "time", "time_column": "when", "test_fraction": 0.3, "validation_fraction": 0.25}
     data = of_settings({**cuts, "partitioner": "natural", **table_as(form, frame)})
     for i, mine in enumerate(([k for k in range(40) if k % 4 < 2], [k for k in range(40) if k % 4 >= 2])):
-        found = [part(i).x[:, 0].tolist() for part in (data.train, data.validation, data.test)]
-        assert [*found[0], *found[1], *found[2]] == mine and len(found[2]) == 6
+        rows = [part(i).x[:, 0].tolist() for part in (data.train, data.validation, data.test)]
+        assert [*rows[0], *rows[1], *rows[2]] == mine and len(rows[2]) == 6
 
 
 def test_windows_are_of_one_client_in_its_order(tmp_path):

@@ -43,13 +43,19 @@ def test_pfllib_s_folder_is_what_pfllib_reads(tmp_path):
         for part in ("train", "test"):
             with np.load(root / part / f"{client}.npz", allow_pickle=True) as file:
                 wanted = file["data"].tolist()
-            found = getattr(data, part)(client)
-            assert np.array_equal(found.x, wanted["x"]) and np.array_equal(found.y, wanted["y"])
+            samples = getattr(data, part)(client)
+            assert np.array_equal(samples.x, wanted["x"]) and np.array_equal(samples.y, wanted["y"])
 
 
 def test_what_is_written_as_pfllib_s_is_read_again(tmp_path, elsewhere):
-    given = ["-c", 'num-clients=3 partitioner="iid" data-dir="/nowhere"', "--export", str(tmp_path / "out"), "--pfllib"]
-    done = CliRunner().invoke(app, ["partition", *given])
+    arguments = [
+        "-c",
+        'num-clients=3 partitioner="iid" data-dir="/nowhere"',
+        "--export",
+        str(tmp_path / "out"),
+        "--pfllib",
+    ]
+    done = CliRunner().invoke(app, ["partition", *arguments])
     assert done.exit_code == 0, done.output
     ours = FederatedData(DataSettings(partitioner="iid"), 3, 0)
     with np.load(tmp_path / "out" / "train" / "1.npz", allow_pickle=True) as file:
@@ -71,18 +77,18 @@ def test_leaf_s_json_has_users(tmp_path):
         (tmp_path / part / "all.json").write_text(json.dumps(content))
     data = read_clients(tmp_path, FEW)
     assert data.client_names == ("ann", "ben") and data.x_train.shape == (10, 3) and data.num_classes == 3
-    for content, words in (('{"users": []}', "no user_data"), ("[", "not a readable JSON"), ("[]", "not a readable")):
+    for content, message in (('{"users": []}', "no user_data"), ("[", "not a readable JSON"), ("[]", "not a readable")):
         (tmp_path / "train" / "all.json").write_text(content)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_clients(tmp_path, FEW)
-    for x, words in (
+    for x, message in (
         ([[1, 2], [3]], "different lengths"),
         (["a", "b"], "must be numbers"),
         ([[1], [2]], "1 labels for"),
     ):
         users = {"ann": {"x": x, "y": [0]}}
         (tmp_path / "train" / "all.json").write_text(json.dumps({"user_data": users}))
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_clients(tmp_path, FEW)
 
 
@@ -93,10 +99,10 @@ def test_arrays_of_all_protocols_are_read(tmp_path, protocol, order):
         kind: np.array(np.arange(24).reshape(2, 3, 4) % 2, kind, order=order)
         for kind in ("<f4", ">f8", "u1", "?", "<i8")
     }
-    found = read_restricted(pickle.dumps({"a": arrays, "b": [1, "x", None, (2.5, True)]}, protocol), tmp_path)
+    content = read_restricted(pickle.dumps({"a": arrays, "b": [1, "x", None, (2.5, True)]}, protocol), tmp_path)
     for kind, array in arrays.items():
-        assert np.array_equal(found["a"][kind], array) and found["a"][kind].dtype == array.dtype.newbyteorder("=")
-    assert found["b"] == [1, "x", None, [2.5, True]]
+        assert np.array_equal(content["a"][kind], array) and content["a"][kind].dtype == array.dtype.newbyteorder("=")
+    assert content["b"] == [1, "x", None, [2.5, True]]
 
 
 class _Runs:
@@ -105,10 +111,10 @@ class _Runs:
 
 
 def _nested():
-    found = [0]
+    content = [0]
     for _ in range(7):
-        found = [found] * 100
-    return found
+        content = [content] * 100
+    return content
 
 
 @pytest.mark.parametrize(
@@ -162,12 +168,12 @@ def test_a_file_that_is_not_pfllib_s_is_one_line(tmp_path):
 
     numbers = io.BytesIO()
     np.save(numbers, np.zeros(3))
-    for member, content, words in (
+    for member, content, message in (
         ("x.npy", b"", "is not a file of PFLlib's"), ("data.npy", b"", "not the one Python object"),
         ("data.npy", numbers.getvalue(), "not the one Python object"),
     ):  # fmt: skip
         write(member, content)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_clients(root, FEW)
     (root / "train" / "1.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="is not a file of PFLlib's"):
@@ -186,7 +192,7 @@ def test_fl_bench_s_partition_divides_the_samples(tmp_path):
     first, second = read_division(path, 8)
     assert first.train.tolist() == [1, 3, 7] and first.test.tolist() == [5]
     assert second.train.tolist() == [0] and second.test.tolist() == [2]
-    for clients, words in (
+    for clients, message in (
         ([{"train": [0], "test": []}], "client 0 of 1 has no test samples"),
         ([{"train": [0], "test": [8]}], "whole numbers below 8"),
         ([{"train": [0.5], "test": [1]}], "whole numbers below 8"),
@@ -196,5 +202,5 @@ def test_fl_bench_s_partition_divides_the_samples(tmp_path):
         ([], "data_indices lists no client"),
     ):
         write(*clients)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_division(path, 8)

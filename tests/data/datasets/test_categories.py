@@ -21,19 +21,21 @@ def frame():
     return pandas.DataFrame(ROWS, columns=["mode", "speed", "client", "label"])
 
 
-def expected(words):
+def expected(categories):
     rows = frame().itertuples(index=False)
-    return np.array([[row.speed, *(row.mode == word for word in words), row.mode not in words] for row in rows], "f4")
+    return np.array(
+        [[row.speed, *(row.mode == word for word in categories), row.mode not in categories] for row in rows], "f4"
+    )
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "frame", "huggingface", "saved"])
 @pytest.mark.parametrize("listed", [(), ("manual", "auto")])
 def test_each_word_is_a_feature(table_as, form, listed):
-    words = listed or ("auto", "manual", "off")
+    categories = listed or ("auto", "manual", "off")
     columns = "mode" + ("=" + "|".join(listed) if listed else "")
     data = load(DataSettings(category_columns=columns, **table_as(form, frame())))
-    assert data.feature_names == ("speed", *(f"mode={word}" for word in words), "mode=other")
-    assert np.array_equal(data.x_train, expected(words))
+    assert data.feature_names == ("speed", *(f"mode={word}" for word in categories), "mode=other")
+    assert np.array_equal(data.x_train, expected(categories))
 
 
 def test_clients_with_other_words_have_the_same_features(tmp_path):
@@ -72,9 +74,11 @@ def test_numbers_and_dates_in_one_column_of_times_are_refused(tmp_path, cells):
     "cells", ["3 1 2", "1000 1 20", "20260103 20251231 20260101", "2019 2017 2018", "9e9 1.5e9 2e9"]
 )
 def test_numbers_order_rows_by_their_value(tmp_path, cells):
-    (tmp_path / "a.csv").write_text("at,x,label\n" + "".join(f"{at},{at},0\n{at},{at},1\n" for at in cells.split()))
-    found = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at")).x_train[::2, 0]
-    assert found.tolist() == sorted(np.float32(cell) for cell in cells.split())
+    (tmp_path / "a.csv").write_text(
+        "at,x,label\n" + "".join(f"{moment},{moment},0\n{moment},{moment},1\n" for moment in cells.split())
+    )
+    column = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at")).x_train[::2, 0]
+    assert column.tolist() == sorted(np.float32(cell) for cell in cells.split())
 
 
 @pytest.mark.parametrize("form", ["csv", "frame", "huggingface"])
@@ -89,18 +93,18 @@ def test_several_columns_are_targets_in_the_order_of_the_setting(table_as, form,
 def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp_path):
     (tmp_path / "a.csv").write_text("a,b,c\n1,2,x\n")
     place = {"dataset": "table", "data": str(tmp_path / "a.csv")}
-    for label, loss, words in (
+    for label, loss, message in (
         ("b,c", "cross-entropy", r"no column 'b,c' \(label-column\)"),
         ("b,d", "mse", r"no column 'd' \(label-column\)"),
         ("b,c", "mse", "column 'c': 'x' is no finite number"),
         ("b,b", "mse", "lists a column twice"),
     ):
-        with pytest.raises(FedpflError, match=words):
+        with pytest.raises(FedpflError, match=message):
             load(DataSettings.of({**place, "label-column": label, "loss": loss}))
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "error", "words"),
+    ("text", "more", "error", "message"),
     [
         ("a,label\nx,0\n", {"category_columns": "b"}, DataError, r"no column 'b' \(category-columns\)"),
         ("a,label\nx,0\n", {"category_columns": "a=x|x"}, ConfigError, "lists a word twice"),
@@ -115,9 +119,9 @@ def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp
         ("a,label\n" + "".join(f"w{i},0\n" for i in range(1001)), {"category_columns": "a"}, DataError, "1001 diff"),
     ],
 )  # fmt: skip
-def test_mistakes_are_one_line(tmp_path, text, more, error, words):
+def test_mistakes_are_one_line(tmp_path, text, more, error, message):
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), **more))
 
 

@@ -67,8 +67,8 @@ def test_a_table_has_features_labels_owners_and_a_split(tmp_path: Path) -> None:
     ],
 )
 def test_csv_files_as_programs_write_them(tmp_path: Path, text: str) -> None:
-    given = settings(ignore_columns="remark" if "remark" in text else "")
-    data = read_table(write(tmp_path / "a.csv", text), given)
+    options = settings(ignore_columns="remark" if "remark" in text else "")
+    data = read_table(write(tmp_path / "a.csv", text), options)
     assert data.x_train.tolist() == [[1, 2], [3, 4]] and data.y_train.tolist() == [0, 1]
     assert data.client_train is None and data.x_test is None
 
@@ -90,17 +90,23 @@ def test_a_word_with_an_underscore_is_no_number(tmp_path: Path) -> None:
 
 
 def test_a_column_that_counts_the_rows_is_told(tmp_path: Path) -> None:
-    def remarks(numbers: list[float], **given: str) -> tuple[str, ...]:
-        rows = [f"{number},{at % 3},{at % 7},{at % 2}" for at, number in enumerate(numbers)]
+    def remarks(numbers: list[float], **options: str) -> tuple[str, ...]:
+        rows = [f"{number},{row % 3},{row % 7},{row % 2}" for row, number in enumerate(numbers)]
         write(tmp_path / "a.csv", "\n".join(["id,a,b,label", *rows, ""]))
-        return load(settings(data=str(tmp_path / "a.csv"), **given)).remarks
+        return load(settings(data=str(tmp_path / "a.csv"), **options)).remarks
 
     (said,) = remarks([*range(100, 150)])
     assert said == "column 'id' counts the rows, and is a feature: ignore-columns = \"id\" leaves out such columns"
     # Of several files that were joined.
     assert remarks([*range(25), *range(25)]) == (said,)
     assert not remarks([*range(100, 150)], ignore_columns="id")
-    for others in ([*range(19)], [1.0] * 50, [*range(0, 100, 2)], [*range(50, 0, -1)], [0.5 * at for at in range(50)]):
+    for others in (
+        [*range(19)],
+        [1.0] * 50,
+        [*range(0, 100, 2)],
+        [*range(50, 0, -1)],
+        [0.5 * row for row in range(50)],
+    ):
         assert not remarks(others), others
 
 
@@ -114,7 +120,7 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "a.csv: the file is empty"),
         ("a,label\n", "a.csv: no rows below the names of the columns"),
@@ -190,15 +196,15 @@ def test_a_folder_of_two_tables_is_a_training_and_a_test_set(tmp_path: Path) -> 
         ('a,label\n1,"' + "x" * 200_000 + '"\n', "a.csv: not a readable CSV file: field larger than field limit"),
     ],
 )
-def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "a.csv", text)
     with pytest.raises(DataError) as caught:
         load(settings(data=str(path)))
-    assert str(caught.value).startswith(f"{tmp_path}/{words}") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path}/{message}") and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"label_column": "kind"}, "no column 'kind' (label-column); it has age, client, height, label, split"),
         ({"client_column": "person"}, "no column 'person' (client-column)"),
@@ -207,11 +213,11 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, text: str, words: str)
         ({"class_names": "no,yes", "num_classes": 3}, "has names for 2 classes, num-classes is 3"),
     ],
 )
-def test_a_setting_that_does_not_fit_the_table_is_one_line(tmp_path: Path, given: dict, words: str) -> None:
+def test_a_setting_that_does_not_fit_the_table_is_one_line(tmp_path: Path, options: dict, message: str) -> None:
     path = write(tmp_path / "people.csv", PEOPLE)
     with pytest.raises(DataError) as caught:
-        load(settings(data=str(path), **given))
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+        load(settings(data=str(path), **options))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_names_of_classes_can_be_given_in_their_order(tmp_path: Path) -> None:
@@ -225,14 +231,14 @@ def test_names_of_classes_can_be_given_in_their_order(tmp_path: Path) -> None:
 def test_paths_that_hold_no_table_are_one_line(tmp_path: Path) -> None:
     anna, _ = (write(tmp_path / "each" / f"{name}.csv", PEOPLE) for name in ("anna", "ben"))
     dev, _ = (write(tmp_path / "more" / f"{name}.csv", PEOPLE) for name in ("dev", "eve"))  # dev is a validation part
-    for path, words in (
+    for path, message in (
         (tmp_path / "none.csv", "no such file"),
         (write(tmp_path / "a.txt", "a"), r"must be a table with the ending \.csv or \.parquet"),
         (tmp_path, "must have one table .* called train and one called test; it has none$"),
         (anna.parent, r'it has anna\.csv, ben\.csv; dataset = "clients" takes a file for each client'),
         (dev.parent, r'it has dev\.csv, eve\.csv; dataset = "clients" takes a file for each client'),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             read_table(path, settings())
     with pytest.raises(ConfigError, match="data = '': must be the path of a table"):
         load(settings())
@@ -280,9 +286,9 @@ def test_a_mistake_in_a_parquet_file_is_one_line(tmp_path: Path) -> None:
         ({"a": [1.0, float("inf")], "label": [0, 1]}, "row 2, column 'a': must be a finite number"),
         ({"a": [1.0, 2.0], "label": [0.0, 1.5]}, "row 2, column 'label': '1.5' is not a class|row 1, column"),
     ]
-    for given, words in cases:
-        with pytest.raises(DataError, match=words):
-            read_table(parquet(tmp_path / "a.parquet", **given), settings())
+    for options, message in cases:
+        with pytest.raises(DataError, match=message):
+            read_table(parquet(tmp_path / "a.parquet", **options), settings())
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="not a readable parquet file"):
         read_table(tmp_path / "a.parquet", settings())
@@ -305,13 +311,13 @@ def steps(rows: list[tuple[object, ...]], names: str = "ax,ay,label") -> str:
 def test_windows_are_cut_from_stretches_of_one_label_and_client(tmp_path: Path) -> None:
     rows = [(i, -i, "walk" if i < 7 else "sit", "ann" if i < 10 else "ben") for i in range(14)]
     path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label,client"))
-    given = DataSettings(dataset="series", data=str(path), window_length=3)
-    data = load(given)
+    options = DataSettings(dataset="series", data=str(path), window_length=3)
+    data = load(options)
     assert data.input_shape == (2, 3) and data.class_names == ("sit", "walk")
     assert data.x_train[:, 0].tolist() == [[0, 1, 2], [3, 4, 5], [7, 8, 9], [10, 11, 12]]
     assert np.array_equal(data.x_train[:, 1], -data.x_train[:, 0])
     assert data.y_train.tolist() == [1, 1, 0, 0] and data.client_train.tolist() == [0, 0, 0, 1]
-    overlapping = load(dataclasses.replace(given, window_step=2))
+    overlapping = load(dataclasses.replace(options, window_step=2))
     assert overlapping.x_train[:, 0, 0].tolist() == [0, 2, 4, 7, 10]
 
 
@@ -323,12 +329,12 @@ def test_no_window_reaches_over_a_gap_in_the_times(tmp_path: Path, gap: int, for
     rows = [(i, i % 20, "walk", client, time) for client in "ab" for i, time in enumerate(times)]
     rows += [(99, 99, "sit", "c", 0), (99, 99, "sit", "c", 9000)]  # whose steps are long
     frame = pandas.DataFrame(rows, columns=["ax", "ay", "label", "client", "time"]).sample(frac=1, random_state=1)
-    given = {"window_length": 4, "window_step": 1, "time_column": "time", "min_samples": 2}
+    options = {"window_length": 4, "window_step": 1, "time_column": "time", "min_samples": 2}
     if form == "csv":
         frame.to_csv(tmp_path / "s.csv", index=False)
-        data = load(DataSettings(dataset="series", data=str(tmp_path / "s.csv"), **given))
+        data = load(DataSettings(dataset="series", data=str(tmp_path / "s.csv"), **options))
     else:
-        data = CustomLoader("data", frame)(DataSettings(**given), 1)
+        data = CustomLoader("data", frame)(DataSettings(**options), 1)
     starts = data.x_train[data.client_train == 0][:, 0, 0].astype(int).tolist()
     assert starts == [*range(17)] if gap < 5 else starts == [*range(7), *range(10, 17)]
     lost = [remark for remark in data.remarks if "no window has" in remark]
@@ -348,7 +354,7 @@ def test_windows_can_be_named_by_a_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "error", "words"),
+    ("text", "options", "error", "message"),
     [
         (steps([(1, 1, 0)] * 4), {}, ConfigError, "window-length = 0: must be above 0, or s.csv must mark the windows"),
         (steps([(1, 1, 0)] * 4), {"window_length": 5}, ConfigError, "no stretch of s.csv with one label is longer"),
@@ -360,31 +366,31 @@ def test_windows_can_be_named_by_a_column(tmp_path: Path) -> None:
         (steps([(1, "x", 0)]), {"window_length": 1}, DataError, "s.csv, line 2, column 'ay': 'x' is not a number"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_series_is_one_line(tmp_path: Path, text: str, given: dict, error: type, words: str) -> None:
+def test_a_mistake_in_a_series_is_one_line(tmp_path: Path, text: str, options: dict, error: type, message: str) -> None:
     path = write(tmp_path / "s.csv", text)
     with pytest.raises(error) as caught:
-        load(DataSettings(dataset="series", data=str(path), **given))
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+        load(DataSettings(dataset="series", data=str(path), **options))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_is_likely_a_mistake_is_said(tmp_path: Path) -> None:
     rows = [(i % 9, 1000 * i, i // 20) for i in range(40)]
     path = write(tmp_path / "s.csv", steps(rows, "ax,ay,label"))
-    given = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
-    overlap, large = FederatedData(DataSettings(**given, window_step=2), 2, seed=1).remarks
+    options = {"dataset": "series", "data": str(path), "window_length": 4, "min_samples": 2}
+    overlap, large = FederatedData(DataSettings(**options, window_step=2), 2, seed=1).remarks
     assert "s: windows overlap, so test windows share rows with training windows" in overlap
     assert large == "s: features reach 39,000 and are not scaled: " + (
         'standardize = "client" brings them to one scale'
     )
-    assert len(FederatedData(DataSettings(**given), 2, seed=1).remarks) == 1
+    assert len(FederatedData(DataSettings(**options), 2, seed=1).remarks) == 1
 
 
 @pytest.mark.parametrize(("brightest", "told"), [(1, True), (16, True), (31, True), (32, False), (255, False)])
 def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool) -> None:
     np.savez(tmp_path / "a.npz", x=np.full((40, 4, 4), brightest, np.uint8), y=np.arange(40) % 2)
     said = FederatedData(DataSettings(dataset="npz", data=str(tmp_path / "a.npz"), partitioner="iid"), 2, 1).remarks
-    words = f"a: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
-    assert [line for line in said if "pixels" in line] == [words] * told
+    message = f"a: pixels of uint8 reach {brightest} of 255, and are divided by 255: spread them over 0 … 255"
+    assert [line for line in said if "pixels" in line] == [message] * told
 
 
 @pytest.mark.parametrize(
@@ -393,10 +399,10 @@ def test_dark_pixels_are_remarked_on(tmp_path: Path, brightest: int, told: bool)
 )
 def test_large_numbers_that_become_alike_are_remarked_on(tmp_path: Path, start: int, step: int, told: bool) -> None:
     rows = "".join(f"{i % 7},{start + step * (i * 7 % 1000)},{i % 2}\n" for i in range(1000))
-    given = settings(data=str(write(tmp_path / "a.csv", "b,at,label\n" + rows)), standardize="client")
-    said = FederatedData(given, 2, 1).remarks
-    words = "a: feature 'at' is 1770000000 … 1770001024, where float32 has steps of 128: smaller differences are lost"
-    assert [remark for remark in said if "float32" in remark] == [f"{words}; subtract a number before"] * told
+    options = settings(data=str(write(tmp_path / "a.csv", "b,at,label\n" + rows)), standardize="client")
+    said = FederatedData(options, 2, 1).remarks
+    message = "a: feature 'at' is 1770000000 … 1770001024, where float32 has steps of 128: smaller differences are lost"
+    assert [remark for remark in said if "float32" in remark] == [f"{message}; subtract a number before"] * told
 
 
 def test_a_look_at_series_and_images_of_floats_copies_no_samples() -> None:
@@ -419,9 +425,9 @@ def test_each_entry_of_a_folder_is_a_client(tmp_path: Path) -> None:
         rows = "".join(f"{number},{'no' if i % 2 or number == 1 else 'yes'}\n" for i in range(12))
         write(root / f"client-{number}.csv", "a,label\n" + rows)
     write(root / ".hidden", "")
-    given = DataSettings(dataset="clients", data=str(root))
-    assert default_clients(given) == 3 and with_partitioner(given).partitioner == "natural"
-    data = load(given)
+    options = DataSettings(dataset="clients", data=str(root))
+    assert default_clients(options) == 3 and with_partitioner(options).partitioner == "natural"
+    data = load(options)
     assert data.class_names == ("no", "yes") and data.client_train.tolist() == [0] * 12 + [1] * 12 + [2] * 12
     assert data.x_train[::12, 0].tolist() == [1, 2, 10], "client-2 stands before client-10"
     assert data.y_train[:14].tolist() == [0] * 12 + [1, 0], "classes are those of all clients"
@@ -446,19 +452,19 @@ def test_what_partition_exports_is_a_folder_of_clients(tmp_path: Path) -> None:
     data = FederatedData(DataSettings(dataset="digits"), 3, seed=1)
     for client in range(3):
         np.savez(tmp_path / f"client-{client}.npz", **data.arrays(client))
-    given = DataSettings(dataset="clients", data=str(tmp_path), split="given")
-    again = FederatedData(given, default_clients(given), seed=1)
+    options = DataSettings(dataset="clients", data=str(tmp_path), split="given")
+    again = FederatedData(options, default_clients(options), seed=1)
     assert again.num_clients == 3 and again.input_shape == (1, 8, 8)
     for client in range(3):
         assert again.labels(client).tolist() == data.labels(client).tolist()
 
 
 def test_clients_that_do_not_fit_together_are_one_line(tmp_path: Path) -> None:
-    def refused(words: str, second: str) -> None:
-        root = tmp_path / words[:3]
+    def refused(message: str, second: str) -> None:
+        root = tmp_path / message[:3]
         write(root / "a.csv", "a,label\n1,0\n2,1\n")
         write(root / "b.csv", second)
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             load(DataSettings(dataset="clients", data=str(root)))
 
     refused(r"b\.csv: its columns are not those of a\.csv; extra: b", "a,b,label\n1,1,0\n")
@@ -541,9 +547,9 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, hugging_
             "column 'v' holds arrays, which models take alone; ignore-columns = .w. ",
         ),
     ]
-    for number, (rows, words) in enumerate(cases):
+    for number, (rows, message) in enumerate(cases):
         hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / str(number)))
-        with pytest.raises(DataError, match=words) as caught:
+        with pytest.raises(DataError, match=message) as caught:
             load(DataSettings(dataset="huggingface", data=str(tmp_path / str(number))))
         assert "\n" not in str(caught.value)
     hugging_face.DatasetDict(valid=hugging_face.Dataset.from_dict({"v": [1], "label": [0]})).save_to_disk(
@@ -596,16 +602,16 @@ def of_clients(folder: Path, kind: str, tables: list[dict]) -> object:
     if kind in ("frames", "named frames"):
         pandas = pytest.importorskip("pandas")
         frames = [pandas.DataFrame(table) for table in tables]
-        given = frames if kind == "frames" else {f"client {at}": frame for at, frame in enumerate(frames)}
-        return CustomLoader("given", given)(DataSettings(dataset="table"))
-    for at, table in enumerate(tables):
+        clients = frames if kind == "frames" else {f"client {number}": frame for number, frame in enumerate(frames)}
+        return CustomLoader("given", clients)(DataSettings(dataset="table"))
+    for number, table in enumerate(tables):
         if kind == "parquet":
             folder.mkdir(exist_ok=True)
-            parquet(folder / f"{at}.parquet", **table)
+            parquet(folder / f"{number}.parquet", **table)
         elif kind == "huggingface":
-            saved(folder / str(at), table)
+            saved(folder / str(number), table)
         else:
-            as_csv(folder / f"{at}.csv", table)
+            as_csv(folder / f"{number}.csv", table)
     return load(DataSettings(dataset="clients", data=str(folder), window_length=2 if kind == "series" else 0))
 
 
@@ -680,8 +686,8 @@ def test_a_column_that_some_clients_lack_can_be_ignored(tmp_path: Path) -> None:
 def test_all_columns_of_text_are_named_at_once(tmp_path: Path) -> None:
     table = in_order("id age time mode label", id=[1] * 4, time=["2024-01-01 10:00"] * 4, mode=["idle"] * 4)
     files = [as_csv(tmp_path / "a.csv", table), parquet(tmp_path / "a.parquet", **table)]
-    found = {"table": files, "huggingface": [saved(tmp_path / "d", table)]}
-    for kind, path in [(kind, path) for kind, paths in found.items() for path in paths]:
+    paths_of_kinds = {"table": files, "huggingface": [saved(tmp_path / "d", table)]}
+    for kind, path in [(kind, path) for kind, paths in paths_of_kinds.items() for path in paths]:
         with pytest.raises(DataError, match=r'column .time.: .*; ignore-columns = "id,time,mode" leaves out'):
             load(DataSettings(dataset=kind, data=str(path), ignore_columns="id"))
         used = load(DataSettings(dataset=kind, data=str(path), ignore_columns="id,time,mode"))
@@ -693,8 +699,8 @@ def test_all_columns_of_text_are_named_at_once(tmp_path: Path) -> None:
 PRICES = {"rooms": [4, 1, 4, 3], "label": [297000, 180000, 246500, 309500]}
 
 
-def regression(**given: object) -> DataSettings:
-    return DataSettings.of({"loss": "mse", **given})
+def regression(**options: object) -> DataSettings:
+    return DataSettings.of({"loss": "mse", **options})
 
 
 @pytest.mark.parametrize("label", [[297000, 180000, 246500, 309500], [20.0, 30, 20, 40], [-3, 5, 0, 1], [0, 1, 0, 1]])
@@ -712,8 +718,8 @@ def test_whole_numbers_are_targets_of_a_regression(tmp_path: Path, label: list) 
             data = load(regression(dataset=kind, data=str(path)))
             assert data.has_targets and data.num_classes == 1 and data.y_train.dtype == np.float32
             assert data.y_train[:4, 0].tolist() == label, path
-            own = read_own(path, regression(dataset=kind)) if kind != "clients" else data
-            assert own.has_targets
+            device = read_own(path, regression(dataset=kind)) if kind != "clients" else data
+            assert device.has_targets
     pandas = pytest.importorskip("pandas")
     frame = CustomLoader("frame", pandas.DataFrame(table))(regression(dataset="table"))
     assert frame.y_train[:, 0].tolist() == label
@@ -771,13 +777,13 @@ def test_grey_and_colour_images_of_clients_become_colour(tmp_path: Path) -> None
 def test_a_window_has_the_target_of_its_last_row(tmp_path: Path) -> None:
     lines = [f"{client},{row},{row + 0.5}" for client in "ab" for row in range(20)]
     path = write(tmp_path / "s.csv", "\n".join(["client,v,label", *lines]))
-    given = {"dataset": "series", "data": str(path), "window-length": 4, "window-step": 2, "loss": "mse"}
-    data = load(DataSettings.of(given))
+    options = {"dataset": "series", "data": str(path), "window-length": 4, "window-step": 2, "loss": "mse"}
+    data = load(DataSettings.of(options))
     assert np.array_equal(data.y_train[:, 0], data.x_train[:, 0, -1] + 0.5) and len(data.y_train) == 18
     with pytest.raises(ConfigError, match="targets for each row need a loss of numbers"):
-        load(DataSettings.of({**given, "loss": "cross-entropy"}))
+        load(DataSettings.of({**options, "loss": "cross-entropy"}))
     path.write_text("\n".join(["client,v,label,window", *(f"{line},{n // 5}" for n, line in enumerate(lines))]))
-    assert load(DataSettings.of(given | {"window-length": 0})).y_train[:, 0].tolist() == [
+    assert load(DataSettings.of(options | {"window-length": 0})).y_train[:, 0].tolist() == [
         4.5, 9.5, 14.5, 19.5, 4.5, 9.5, 14.5, 19.5,
     ]  # fmt: skip
 
@@ -799,8 +805,8 @@ def test_settings_that_no_entry_uses_are_refused(tmp_path: Path, ending: str, ke
 @pytest.mark.parametrize("missing", ["nan", "NaN", " ", ""])
 @pytest.mark.parametrize("key", ["y", "client"])
 def test_a_name_that_is_missing_is_refused_with_its_place(tmp_path: Path, missing: str, key: str) -> None:
-    words = {"y": np.array(["no", "yes"] * 4, "<U4"), "client": np.array(["ann", "ben"] * 4, "<U4")}
-    words[key][5] = missing
-    np.savez(tmp_path / "words.npz", x=np.ones((8, 2), np.float32), **words)
+    labels = {"y": np.array(["no", "yes"] * 4, "<U4"), "client": np.array(["ann", "ben"] * 4, "<U4")}
+    labels[key][5] = missing
+    np.savez(tmp_path / "words.npz", x=np.ones((8, 2), np.float32), **labels)
     with pytest.raises(DataError, match=rf"{key}\[5\] is {missing!r}, which names no "):
         load(settings(dataset="npz", data=str(tmp_path / "words.npz")))

@@ -28,8 +28,8 @@ def picture(path: Path, pixels: np.ndarray) -> None:
 def pictures(root: Path, *folders: str) -> Path:
     """Put two images, which differ by folder, into each folder."""
     for number, folder in enumerate(folders):
-        for at in range(2):
-            picture(root / folder / f"{at}.png", np.full((4, 4), 40 * number + at, np.uint8))
+        for index in range(2):
+            picture(root / folder / f"{index}.png", np.full((4, 4), 40 * number + index, np.uint8))
     return root
 
 
@@ -60,8 +60,8 @@ def test_image_folder_with_test_set_and_grey_images(tmp_path: Path) -> None:
 
 
 def test_image_folder_errors(tmp_path: Path) -> None:
-    def expect(words: str) -> None:
-        with pytest.raises(DataError, match=words) as caught:
+    def expect(message: str) -> None:
+        with pytest.raises(DataError, match=message) as caught:
             read_image_folder(tmp_path / "root")
         assert "\n" not in str(caught.value)
 
@@ -102,18 +102,18 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
     root = pictures(tmp_path / "pets", *(f"{one}/{kind}" for one in ("train", part) for kind in ("cat", "dog")))
     data = read_image_folder(root)
     assert len(data.y_test) == 4 and data.remarks == (f"there is no part test: {part} is the test set",)
-    given = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
-    assert FederatedData(given, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
-    assert own_data(given, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
+    options = DataSettings(dataset="image-folder", data=str(root), min_samples=2, partitioner="iid")
+    assert FederatedData(options, 2, seed=1).remarks == [f"pets: {data.remarks[0]}"]
+    assert own_data(options, str(root), 0, 1).remarks == [f"pets: {data.remarks[0]}"]
     root = root.rename(tmp_path / "more")  # a process reads a folder once
     data = read_image_folder(pictures(root, "test/cat"))
     assert len(data.y_test) == 2 and not data.remarks and data.validation.tolist() == [False] * 4 + [True] * 4
-    one = own_data(given, str(root), 0, 1)
+    one = own_data(options, str(root), 0, 1)
     assert one.sizes(0) == (4, 2) and len(one.validation(0).y) == 4
 
 
 @pytest.mark.parametrize(
-    ("folders", "words"),
+    ("folders", "message"),
     [
         (["photo/cat", "photo/dog", "art/cat", "art/dog"], "holds art, photo, which hold cat, dog: it is unclear"),
         (["train/photo/cat", "train/photo/dog", "train/art/dog", "test/art/cat"], "art, photo, which hold cat, dog"),
@@ -126,8 +126,8 @@ def test_a_validation_part_is_used_or_named(tmp_path: Path, part: str) -> None:
         (["train/cat", "train/dog", "test/cat", "train"], r"train/0\.png: lies next to the folders of the classes"),
     ],
 )
-def test_folders_of_another_layout_are_refused(tmp_path: Path, folders: list, words: str) -> None:
-    with pytest.raises(DataError, match=words) as caught:
+def test_folders_of_another_layout_are_refused(tmp_path: Path, folders: list, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
         read_image_folder(pictures(tmp_path, *folders))
     assert "\n" not in str(caught.value)
 
@@ -157,7 +157,7 @@ def test_a_client_may_have_images_of_one_class(tmp_path: Path) -> None:
 
 def test_an_image_of_another_format_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image, eps = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.EpsImagePlugin")
-    monkeypatch.setattr(eps, "Ghostscript", lambda *given, **more: pytest.fail("Ghostscript was called"))
+    monkeypatch.setattr(eps, "Ghostscript", lambda *arguments, **more: pytest.fail("Ghostscript was called"))
     pictures(tmp_path, "cat", "dog")
     for form in ("EPS", "DDS", "TGA", "ICO"):
         image.new("RGB", (16, 16)).save(tmp_path / "cat" / "0.png", form)

@@ -25,9 +25,9 @@ class Made(torch.utils.data.Dataset):
     def __len__(self):
         return self.count
 
-    def __getitem__(self, at):
-        self.read.append(at)
-        rng, label = np.random.default_rng(self.first + at), at % 3
+    def __getitem__(self, index):
+        self.read.append(index)
+        rng, label = np.random.default_rng(self.first + index), index % 3
         if self.kind == "pixels":
             return (rng.integers(150, size=(8, 8, 3)) + 50 * label).astype(np.uint8), label
         if self.kind == "planes":
@@ -43,7 +43,7 @@ def made(monkeypatch):
 
     def make(source, num_clients=2, **settings):
         loader = CustomLoader("data", source)
-        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0: loader(given, seed))
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda options, seed=0: loader(options, seed))
         return FederatedData(DataSettings(**{"dataset": "clients", **settings}), num_clients, 1)
 
     by_name._kept.clear()
@@ -51,15 +51,15 @@ def made(monkeypatch):
 
 
 def numbers(data, **settings):
-    given = {"partitioner": "iid", "num_clients": 3, "num_server_rounds": 2, "batch_size": 8, **settings}
-    run = fedpfl.run(data=data, quiet=True, **given)
+    defaults = {"partitioner": "iid", "num_clients": 3, "num_server_rounds": 2, "batch_size": 8, **settings}
+    run = fedpfl.run(data=data, quiet=True, **defaults)
     return [{key: value for key, value in row.items() if "seconds" not in key} for row in run.rounds.to_dict("records")]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedreg", "fedas", "fedfomo"])
 def test_a_run_has_the_same_bits(method):
-    given = {"method": method, "model": "small-cnn", "validation_fraction": 0.2, "workers": 0}
-    assert numbers(fedpfl.Lazy(Made()), **given) == numbers(Made(), **given)
+    options = {"method": method, "model": "small-cnn", "validation_fraction": 0.2, "workers": 0}
+    assert numbers(fedpfl.Lazy(Made()), **options) == numbers(Made(), **options)
 
 
 @pytest.mark.parametrize(("kind", "model"), [("planes", "small-cnn"), ("features", "mlp"), ("targets", "mlp")])
@@ -92,13 +92,16 @@ def test_labels_alone_are_read_where_they_are_not_given(made):
     source = Made(count=30)
     data = made(fedpfl.Lazy(source), partitioner="iid")
     assert set(source.read) == set(range(30)) and data.num_classes == 3
-    assert made(fedpfl.Lazy(Made(count=30), ["abc"[at % 3] for at in range(30)])).class_names == ("a", "b", "c")
+    assert made(fedpfl.Lazy(Made(count=30), ["abc"[index % 3] for index in range(30)])).class_names == ("a", "b", "c")
 
 
 def test_clients_and_parts(made):
     def both(kind):
         wrap = fedpfl.Lazy if kind else (lambda samples: samples)
-        each = {name: (wrap(Made(first=at)), wrap(Made(first=at + 9, count=12))) for name, at in (("a", 0), ("b", 99))}
+        each = {
+            name: (wrap(Made(first=first)), wrap(Made(first=first + 9, count=12)))
+            for name, first in (("a", 0), ("b", 99))
+        }
         whole = {"train": wrap(Made()), "val": wrap(Made(first=5, count=15)), "test": wrap(Made(first=7, count=30))}
         return made(each), made(whole)
 
@@ -106,13 +109,13 @@ def test_clients_and_parts(made):
         assert lazy.client_names == eager.client_names
         for part in ("train", "validation", "test"):
             for client in range(2):
-                found, expected = getattr(lazy, part)(client), getattr(eager, part)(client)
-                assert torch.equal(found.x[:], expected.x) and torch.equal(found.y, expected.y)
+                actual, expected = getattr(lazy, part)(client), getattr(eager, part)(client)
+                assert torch.equal(actual.x[:], expected.x) and torch.equal(actual.y, expected.y)
 
 
 class Jittered(Made):
-    def __getitem__(self, at):
-        x, y = super().__getitem__(at)
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
         return x + 0.1 * torch.randn(5).numpy(), y
 
 
@@ -131,8 +134,8 @@ class Noisy(Made):
 
     own = np.random.default_rng()
 
-    def __getitem__(self, at):
-        x, y = super().__getitem__(at)
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
         return x + self.own.normal(size=5), y
 
 
@@ -146,14 +149,14 @@ def test_inputs_that_are_read_later_count_in_what_a_run_is_known_by(made):
     # Random transforms follow from the seed of each reading.
     assert contents(Jittered("features")) == contents(Jittered("features")) != contents(Jittered("features", first=1))
     assert contents(Noisy("features")) == contents(Noisy("features"))
-    for source, words in ((Jittered("features"), "64 of their inputs"), (Noisy("features"), "no input, since each")):
-        assert any(words in remark for remark in made(fedpfl.Lazy(source, np.arange(90) % 3)).remarks)
+    for source, part in ((Jittered("features"), "64 of their inputs"), (Noisy("features"), "no input, since each")):
+        assert any(part in remark for remark in made(fedpfl.Lazy(source, np.arange(90) % 3)).remarks)
 
 
 def test_a_run_of_other_inputs_that_are_read_later_is_not_resumed(tmp_path):
-    own = {"model": "mlp", "num_clients": 3, "quiet": True, "workers": 0}
+    options = {"model": "mlp", "num_clients": 3, "quiet": True, "workers": 0}
     labels = np.arange(90) % 3
-    first = fedpfl.run("fedavg", data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=1, **own)
+    first = fedpfl.run("fedavg", data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=1, **options)
     with pytest.raises(DataError, match="the samples are not those of the run to resume"):
         fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features", first=5), labels), num_server_rounds=2, quiet=True)
     again = fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=2, quiet=True)
@@ -161,10 +164,10 @@ def test_a_run_of_other_inputs_that_are_read_later_is_not_resumed(tmp_path):
 
 
 class Broken(Made):
-    def __getitem__(self, at):
-        if at == 17:
+    def __getitem__(self, index):
+        if index == 17:
             return np.zeros((9, 8, 3), np.uint8), 0
-        return super().__getitem__(at)
+        return super().__getitem__(index)
 
 
 def test_what_does_not_fit_is_refused(made):
@@ -201,9 +204,9 @@ def test_a_folder_of_many_images_is_read_when_it_is_needed(tmp_path, modes, size
     root = photographs(tmp_path / "photographs", modes)
     held, later = read_image_folder(root, size), read_image_folder(root, size, held=0)
     for part in ("x_train", "x_test"):
-        wanted, found = getattr(held, part), getattr(later, part)
-        assert isinstance(found, LazyArray) and found.shape == wanted.shape and found.dtype == wanted.dtype
-        assert np.array_equal(found.rows(None, np.arange(len(found))), wanted)
+        wanted, actual = getattr(held, part), getattr(later, part)
+        assert isinstance(actual, LazyArray) and actual.shape == wanted.shape and actual.dtype == wanted.dtype
+        assert np.array_equal(actual.rows(None, np.arange(len(actual))), wanted)
     assert np.array_equal(held.y_train, later.y_train) and held.input_shape == later.input_shape
 
 
@@ -221,7 +224,7 @@ def test_an_image_that_does_not_fit_is_named_before_any_is_decoded(tmp_path):
 def test_folders_of_grey_and_colour_clients_have_the_same_bits_when_read_later(tmp_path, monkeypatch):
     photographs(tmp_path / "people" / "ann", ("L",))
     photographs(tmp_path / "people" / "ben", ("RGB",))
-    found = []
+    results = []
     for most in (client_files.MAX_HELD, 36 * 12 * 12 * 3 * 2, 0):
         monkeypatch.setattr(client_files, "MAX_HELD", most)
         (tmp_path / "people" / f".{most}").touch()  # read again: the folder has changed
@@ -229,8 +232,8 @@ def test_folders_of_grey_and_colour_clients_have_the_same_bits_when_read_later(t
             "fedavg", dataset="clients", data=tmp_path / "people", model="mlp", num_server_rounds=2, quiet=True,
             workers=0, output_dir=tmp_path / "runs",
         )  # fmt: skip
-        found.append([run.clients["accuracy"].tolist(), run.rounds["personalised_loss"].tolist()])
-    assert found[0] == found[1] == found[2]
+        results.append([run.clients["accuracy"].tolist(), run.rounds["personalised_loss"].tolist()])
+    assert results[0] == results[1] == results[2]
 
 
 def test_grey_and_colour_arrays_and_loaders_of_clients_become_colour(made):

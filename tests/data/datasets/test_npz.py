@@ -76,8 +76,8 @@ def test_number_of_classes_can_be_given(tmp_path: Path) -> None:
 def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None:
     x, y = np.zeros((6, 4), np.float32), np.array([0, 1, 7, 0, 1, 7])
     settings = DataSettings(dataset="npz", data=str(save(tmp_path / "gaps.npz", x=x, y=y)))
-    words = r"gaps.npz: 3 different labels, the largest 7: number the classes from 0, or set num-classes = 8 if"
-    with pytest.raises(DataError, match=words):
+    message = r"gaps.npz: 3 different labels, the largest 7: number the classes from 0, or set num-classes = 8 if"
+    with pytest.raises(DataError, match=message):
         load(settings)
     assert load(replace(settings, num_classes=8)).num_classes == 8
     save(tmp_path / "gaps.npz", x=x, y=y, classes=[f"class {i}" for i in range(8)])
@@ -87,7 +87,7 @@ def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"x": None}, "no array x_train; needs x, y or x_train, y_train, x_test, y_test, found y"),
         ({"y": None}, "no array y; needs"),
@@ -111,16 +111,16 @@ def test_labels_that_are_no_places_in_a_list_are_refused(tmp_path: Path) -> None
         ({"client": np.zeros(6)}, "client is float64 6: must be one number or name"),
     ],
 )
-def test_npz_errors_are_one_line(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_npz_errors_are_one_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
     arrays = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
     path = save(tmp_path / "bad.npz", **arrays)
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         read_npz(path)
     assert "\n" not in str(caught.value) and "bad.npz" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"x_test": np.zeros((3, 5), np.float32)}, "x_test and x_train must be alike: float32"),
         ({"x_test": None}, "no array x_test"),
@@ -129,10 +129,10 @@ def test_npz_errors_are_one_line(tmp_path: Path, change: dict[str, object], word
         ({"y_test": [0, 1, 9], "classes": ["a", "b", "c"]}, "y_test has label 9"),
     ],
 )
-def test_npz_errors_between_parts(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_npz_errors_between_parts(tmp_path: Path, change: dict[str, object], message: str) -> None:
     good = {"x_train": GOOD["x"], "y_train": GOOD["y"], "x_test": np.zeros((3, 4), np.float32), "y_test": [0, 1, 2]}
     path = save(tmp_path / "bad.npz", **{k: v for k, v in {**good, **change}.items() if v is not None})
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         read_npz(path)
 
 
@@ -237,9 +237,9 @@ def test_every_data_set_is_described() -> None:
     rows = table()
     assert [row.name for row in rows] == dataset_names()
     expected = {"digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn", "tiny-imagenet", "npz"}
-    own = {"npz", "image-folder", "table", "series", "huggingface", "clients"}
-    assert expected | own | {"shakespeare", "ag-news"} == set(dataset_names())
-    assert {row.name for row in rows if row.from_path} == own
+    from_paths = {"npz", "image-folder", "table", "series", "huggingface", "clients"}
+    assert expected | from_paths | {"shakespeare", "ag-news"} == set(dataset_names())
+    assert {row.name for row in rows if row.from_path} == from_paths
     assert all(all(row[:6]) for row in rows)
     assert not {row.name for row in rows if row.download} & {"digits", "npz", "image-folder"}
 
@@ -269,15 +269,15 @@ def test_a_new_data_set_is_one_function() -> None:
 )
 def test_real_npz_files(name: str, train: int, classes: int, shape: tuple[int, ...]) -> None:
     folder = real_data_dir()
-    own = name in ("har", "femnist")
+    by_owner = name in ("har", "femnist")
     settings = (
         DataSettings(dataset="npz", data=str(folder / f"{name}.npz"))
-        if own
+        if by_owner
         else DataSettings(dataset=name, data_dir=str(folder))
     )
     data = load(settings)
     assert len(data.y_train) == train and data.num_classes == classes and data.input_shape == shape
-    assert (data.client_train is not None) == own and (data.x_test is None) == own
+    assert (data.client_train is not None) == by_owner and (data.x_test is None) == by_owner
 
 
 def test_emnist_classes_are_torchvisions() -> None:

@@ -20,7 +20,7 @@ def made(monkeypatch):
 
     def make(source, num_clients, **settings):
         loader = CustomLoader("data", source)
-        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda given, seed=0: loader(given, seed))
+        monkeypatch.setattr("fedpfl.data.federation.load_once", lambda options, seed=0: loader(options, seed))
         return FederatedData(DataSettings(**{"dataset": "clients", **settings}), num_clients, 1)
 
     custom._kept.clear()
@@ -39,19 +39,19 @@ class Pairs(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.y)
 
-    def __getitem__(self, at):
-        return torch.from_numpy(self.x[at]), int(self.y[at])
+    def __getitem__(self, index):
+        return torch.from_numpy(self.x[index]), int(self.y[index])
 
 
 def same(data, client, x):
     """Whether a client's samples are these, in some order."""
-    found = torch.cat([data.train(client).x, data.test(client).x]).numpy()
-    assert np.array_equal(found[np.lexsort(found.T)], x[np.lexsort(x.T)])
+    rows = torch.cat([data.train(client).x, data.test(client).x]).numpy()
+    assert np.array_equal(rows[np.lexsort(rows.T)], x[np.lexsort(x.T)])
 
 
 def test_a_dict_of_arrays_names_the_clients(made):
-    given = {"anna": arrays(1), "ben": {"x": arrays(2)[0], "y": arrays(2)[1]}, "eve": Pairs(*arrays(3))}
-    data = made(given, 3)
+    clients = {"anna": arrays(1), "ben": {"x": arrays(2)[0], "y": arrays(2)[1]}, "eve": Pairs(*arrays(3))}
+    data = made(clients, 3)
     assert data.client_names == ("anna", "ben", "eve")
     for client in range(3):
         same(data, client, arrays(client + 1)[0])
@@ -60,14 +60,14 @@ def test_a_dict_of_arrays_names_the_clients(made):
 def test_arrays_are_one_data_set(made):
     pandas = pytest.importorskip("pandas")
     x, y = arrays(1, 60)
-    for given in (
+    for source in (
         (x, y),
         (x, y > 0),
         {"x": x, "y": y},
         (pandas.DataFrame(x), pandas.Series(y)),
         (torch.from_numpy(x), y),
     ):
-        data = made(given, 2, partitioner="iid")
+        data = made(source, 2, partitioner="iid")
         assert sum(sum(data.sizes(client)) for client in range(2)) == 60 and data.num_classes == 2
     assert made((x, x[:, 0]), 2, partitioner="iid").has_targets
     four = made((*arrays(1, 60), *arrays(2, 20)), 2, partitioner="iid", split="given")
@@ -75,7 +75,7 @@ def test_arrays_are_one_data_set(made):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("source", "messages"),
     [
         ({"anna": arrays(1), "ben": 3}, "client ben is an int; it must be (x_train, y_train, x_test, y_test)"),
         ({"anna": {"x": 1}}, "client anna has x; it must have x_train, y_train, x_test, y_test, or x, y"),
@@ -86,21 +86,21 @@ def test_arrays_are_one_data_set(made):
         ([[((x, x), y) for x, y in zip(*arrays(1))]], "client 0"),
     ],
 )
-def test_what_is_no_data_is_one_line(made, given, words):
+def test_what_is_no_data_is_one_line(made, source, messages):
     with pytest.raises(DataError) as error:
-        made(given, 1)
-    assert any(word in str(error.value) for word in words.split("|"))
+        made(source, 1)
+    assert any(word in str(error.value) for word in messages.split("|"))
 
 
 def frame(**columns):
     pandas = pytest.importorskip("pandas")
     n = 24
     rng = np.random.default_rng(1)
-    given = {
+    content = {
         "client": ["anna"] * (n // 2) + ["ben"] * (n // 2), "age": rng.integers(20, 60, n),
         "height": rng.normal(size=n), "label": ["sits", "walks"] * (n // 2), **columns,
     }  # fmt: skip
-    return pandas.DataFrame(given)
+    return pandas.DataFrame(content)
 
 
 def test_a_data_frame_is_a_table(made):
@@ -123,8 +123,8 @@ def test_numbers_with_decimals_are_targets(made):
     data = made(frame, 2, partitioner="iid")
     assert data.has_targets and data.num_classes == 1
     assert partition_counts(data).tolist() == [[len(data.train(client).y)] for client in range(2)]
-    found = torch.cat([part(client).y for client in range(2) for part in (data.train, data.test)])
-    np.testing.assert_array_equal(np.sort(found.numpy().ravel()), np.sort(frame["label"].to_numpy(np.float32)))
+    targets = torch.cat([part(client).y for client in range(2) for part in (data.train, data.test)])
+    np.testing.assert_array_equal(np.sort(targets.numpy().ravel()), np.sort(frame["label"].to_numpy(np.float32)))
     with pytest.raises(DataError, match=r"'1\.5' is not a class"):
         made(frame.assign(label=[0, 1, 2, 1.5] * 10), 2, partitioner="iid")
 
@@ -141,8 +141,8 @@ def test_empty_cells_become_the_mean_of_the_client_s_own_training_samples(made):
         assert np.isfinite(data.train(client).x.numpy()).all()
         expected = np.where(np.isnan(heights[part]), mean, heights[part])
         positions = np.concatenate(share) - part.start
-        found = np.concatenate([data.train(client).x.numpy()[:, 1], data.test(client).x.numpy()[:, 1]])
-        np.testing.assert_allclose(found, expected[positions], rtol=1e-6)
+        column = np.concatenate([data.train(client).x.numpy()[:, 1], data.test(client).x.numpy()[:, 1]])
+        np.testing.assert_allclose(column, expected[positions], rtol=1e-6)
     empty = made(frame(height=np.full(24, np.nan)), 2, impute="mean")
     assert not empty.train(0).x.numpy()[:, 1].any()
 
@@ -152,22 +152,24 @@ def test_empty_cells_of_a_file_are_filled(tmp_path):
     path.write_text("client,age,label\n" + "ann,30,0\nann,,1\n" * 10)
     with pytest.raises(DataError, match=r"line 3, column 'age': is empty, .*; impute = \"mean\" fills empty cells"):
         read_own(path, DataSettings(dataset="table"), alone=False)
-    found = read_own(path, DataSettings(dataset="table", impute="mean"), alone=False)
-    assert np.isnan(found.x_train[1::2]).all() and found.client_names == ("ann",)
+    data = read_own(path, DataSettings(dataset="table", impute="mean"), alone=False)
+    assert np.isnan(data.x_train[1::2]).all() and data.client_names == ("ann",)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 5)])
 def test_features_are_standardised_by_the_client_or_by_all(made, shape):
-    clients = [tuple(part + 3 * at * (part.dtype.kind == "f") for part in arrays(at, shape=shape)) for at in range(3)]
+    clients = [
+        tuple(part + 3 * seed * (part.dtype.kind == "f") for part in arrays(seed, shape=shape)) for seed in range(3)
+    ]
     axes = (0, *range(2, len(shape) + 1))
-    own = made(clients, 3, standardize="client", validation_fraction=0.2)
+    data = made(clients, 3, standardize="client", validation_fraction=0.2)
     for client in range(3):
-        x = own.train(client).x.double()
+        x = data.train(client).x.double()
         np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
         np.testing.assert_allclose(x.std(axes, unbiased=False), 1, atol=1e-5)
-        scaling = own.scaling(client)
-        raw = own.arrays(client)["x_test"]
-        np.testing.assert_allclose(own.test(client).x, scaling.applied(raw), rtol=1e-6)
+        scaling = data.scaling(client)
+        raw = data.arrays(client)["x_test"]
+        np.testing.assert_allclose(data.test(client).x, scaling.applied(raw), rtol=1e-6)
     everyone = made(clients, 3, standardize="all")
     x = torch.cat([everyone.train(client).x for client in range(3)]).double()
     np.testing.assert_allclose(x.mean(axes), 0, atol=1e-5)
@@ -179,11 +181,11 @@ def test_features_are_standardised_by_the_client_or_by_all(made, shape):
 
 @pytest.mark.parametrize("more", [{"standardize": "client"}, {"impute": "mean"}])
 def test_the_tests_of_all_are_prepared_with_each_client_s_own_numbers(made, more):
-    clients = [(x + 5 * at, y) for at, (x, y) in enumerate(map(arrays, range(2)))]
+    clients = [(x + 5 * place, y) for place, (x, y) in enumerate(map(arrays, range(2)))]
     for x, _ in clients:
         x[::3, 0] = np.nan if "impute" in more else 1
     everyone = made(clients, 2, test_on="all", **more)
-    raw = np.concatenate([clients[at][0][everyone.share(at).test - 20 * at] for at in range(2)])
+    raw = np.concatenate([clients[place][0][everyone.share(place).test - 20 * place] for place in range(2)])
     for client in range(2):
         mine = clients[client][0][everyone.share(client).train - 20 * client]
         mean, deviation = np.nanmean(mine, 0), np.nanstd(mine, 0)
@@ -205,7 +207,7 @@ def test_one_class_is_nothing_to_tell_apart(made):
         (0 * bits, 1, "num-classes sets the number"),
     ):
         with pytest.raises(DataError, match=f"data: number of classes: is {count}, must be at least 2; .*{hint}"):
-            made(lambda given=masks: Dataset.of("data", x, given.astype(np.uint8)), 2, partitioner="iid")
+            made(lambda mask=masks: Dataset.of("data", x, mask.astype(np.uint8)), 2, partitioner="iid")
     assert made(lambda: Dataset.of("data", x, bits.astype(np.uint8)), 2, partitioner="iid").num_classes == 2
     said = made(lambda: Dataset.of("data", x, np.array(["a"] * 40)), 2, partitioner="iid").remarks
     assert said[0] == "data: there is one class, so every model is right: num-classes sets the number"
@@ -218,22 +220,22 @@ def owned(x, y, train, test=None):
 
 def test_a_client_that_is_only_tested_has_no_numbers_of_its_own_to_be_scaled_by(made):
     x, y = arrays(1, 60)
-    given = owned(x, y, [0] * 30 + [1] * 30, [0] * 20 + [1] * 20 + [2] * 20)
+    source = owned(x, y, [0] * 30 + [1] * 30, [0] * 20 + [1] * 20 + [2] * 20)
     with pytest.raises(ConfigError, match="'client': needs training samples of each client, and 1 of 3 have only test"):
-        made(given, 3, split="given", standardize="client")
-    assert made(given, 3, split="given", standardize="all").sizes(2) == (0, 20)
+        made(source, 3, split="given", standardize="client")
+    assert made(source, 3, split="given", standardize="all").sizes(2) == (0, 20)
     with pytest.raises(ConfigError, match="num-clients = 4: must be at most 3, the number of natural clients"):
-        made(given, 4, split="given")
-    assert made(given, 2, split="given", standardize="client").sizes(1) == (30, 20)
+        made(source, 4, split="given")
+    assert made(source, 2, split="given", standardize="client").sizes(1) == (30, 20)
 
 
 def test_samples_that_nobody_owns_are_counted(made):
     x, y = arrays(1, 60)
-    mixed, given = (made(owned(x, y, [0] * 30 + [1] * 30), 2, split=split) for split in ("mixed", "given"))
+    mixed, kept = (made(owned(x, y, [0] * 30 + [1] * 30), 2, split=split) for split in ("mixed", "given"))
     said = "data: nobody owns the 60 samples of the test set, and they are left out: name their owners (client_test)"
-    assert [said in " ".join(data.remarks) for data in (mixed, given)] == [True, False]
+    assert [said in " ".join(data.remarks) for data in (mixed, kept)] == [True, False]
     assert sum(map(sum, map(mixed.sizes, range(2)))) == 60
-    assert sum(map(sum, map(given.sizes, range(2)))) == 120
+    assert sum(map(sum, map(divided.sizes, range(2)))) == 120
     everything = made(owned(x, y, [0] * 30 + [1] * 30), 2, partitioner="iid")
     assert said not in " ".join(everything.remarks) and sum(map(sum, map(everything.sizes, range(2)))) == 120
 
@@ -284,9 +286,9 @@ def test_a_column_of_persons_is_asked_about(tmp_path):
     assert "column 'person_id' seems to name the owner of each row: client-column = \"person_id\"" in str(error.value)
     for settings, features in (({"client_column": "person_id"}, 1), ({"client_column": ""}, 2),
                                ({"ignore_columns": "person_id"}, 1)):  # fmt: skip
-        found = read_own(path, DataSettings(dataset="table", **settings), alone=False)
-        assert found.x_train.shape[1] == features
-        assert (found.client_names == ("1", "2")) == (settings.get("client_column") == "person_id")
+        data = read_own(path, DataSettings(dataset="table", **settings), alone=False)
+        assert data.x_train.shape[1] == features
+        assert (data.client_names == ("1", "2")) == (settings.get("client_column") == "person_id")
 
 
 def test_images_of_mixed_sizes_are_brought_to_one(tmp_path):
@@ -297,5 +299,5 @@ def test_images_of_mixed_sizes_are_brought_to_one(tmp_path):
         image.fromarray(np.full((size[1], size[0]), 7, np.uint8)).save(folder / "one.png")
     with pytest.raises(DataError, match="image-size resizes all to one size"):
         read_image_folder(tmp_path)
-    found = read_image_folder(tmp_path, 8)
-    assert found.x_train.shape == (2, 8, 8, 1) and (found.x_train == 7).all()
+    data = read_image_folder(tmp_path, 8)
+    assert data.x_train.shape == (2, 8, 8, 1) and (data.x_train == 7).all()

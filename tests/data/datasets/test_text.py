@@ -85,14 +85,14 @@ def leaf(folder: Path, **users: tuple[list[str], list[str]]) -> Path:
 @pytest.mark.parametrize("step", [1, 7, 40, 79])
 def test_texts_of_tests_share_no_character_with_earlier_ones(tmp_path: Path, step: int) -> None:
     (tmp_path / "shakespeare.json").write_text(json.dumps({"a": "x" * 1600, "b": "y" * 900}))
-    given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
-    data = FederatedData(DataSettings(**given, split="time"), 2, 1)
+    options = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
+    data = FederatedData(DataSettings(**options, split="time"), 2, 1)
     assert not any("overlap" in said for said in data.remarks)
     for i in range(2):
         train, test = data.share(i)
         # The 81st character is what a text is to predict.
         assert train[-1] * step + CHUNK + 1 <= test[0] * step < (train[-1] + 1) * step + CHUNK + 1
-    (said,) = FederatedData(DataSettings(**given), 2, 1).remarks
+    (said,) = FederatedData(DataSettings(**options), 2, 1).remarks
     assert said.startswith("shakespeare: texts overlap, so test texts share characters with training texts; split")
 
 
@@ -108,9 +108,9 @@ def test_plays_of_clients_are_cut_alike_in_one_folder_and_alone(tmp_path: Path) 
 def test_texts_that_do_not_overlap_are_divided_as_ever(tmp_path: Path) -> None:
     (tmp_path / "shakespeare.json").write_text(json.dumps({"a": "x" * 1600, "b": "y" * 900}))
     for step in (0, 80, 100):
-        given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
-        assert not FederatedData(DataSettings(**given), 2, 1).remarks
-        train, test = FederatedData(DataSettings(**given, split="time"), 2, 1).share(0)
+        options = {"dataset": "shakespeare", "data_dir": str(tmp_path), "window_step": step, "min_samples": 2}
+        assert not FederatedData(DataSettings(**options), 2, 1).remarks
+        train, test = FederatedData(DataSettings(**options, split="time"), 2, 1).share(0)
         assert test[0] == train[-1] + 1
 
 
@@ -120,7 +120,7 @@ def test_leaf_s_texts_overlap_where_they_begin_at_each_character(tmp_path: Path,
     text = "To be, or not to be: that is the question. " * 60
     for part, begin in (("train", 0), ("test", 800)):
         begins = range(begin, begin + 12 * step, step)
-        user = {"x": [text[at : at + CHUNK] for at in begins], "y": [text[at + CHUNK] for at in begins]}
+        user = {"x": [text[start : start + CHUNK] for start in begins], "y": [text[start + CHUNK] for start in begins]}
         folder = tmp_path / "shakespeare" / part
         folder.mkdir(parents=True)
         (folder / "all.json").write_text(json.dumps({"users": ["a"], "user_data": {"a": user}}))
@@ -131,13 +131,16 @@ def test_leaf_s_texts_overlap_where_they_begin_at_each_character(tmp_path: Path,
 
 def test_leaf_s_texts_that_run_on_are_kept_apart_where_its_tests_stay_at_the_server(tmp_path: Path) -> None:
     text = "To be, or not to be: that is the question. " * 60
-    user = {"x": [text[at : at + CHUNK] for at in range(400)], "y": [text[at + CHUNK] for at in range(400)]}
+    user = {
+        "x": [text[start : start + CHUNK] for start in range(400)],
+        "y": [text[start + CHUNK] for start in range(400)],
+    }
     for part in ("train", "test"):
         folder = tmp_path / "shakespeare" / part
         folder.mkdir(parents=True)
         (folder / "all.json").write_text(json.dumps({"users": ["a"], "user_data": {"a": user}}))
-    given = {"dataset": "shakespeare", "data_dir": str(tmp_path), "test_on": "server"}
-    train, test = FederatedData(DataSettings(**given, split="time"), 1, 1).share(0)
+    options = {"dataset": "shakespeare", "data_dir": str(tmp_path), "test_on": "server"}
+    train, test = FederatedData(DataSettings(**options, split="time"), 1, 1).share(0)
     assert train[-1] + CHUNK + 1 == test[0]
 
 
@@ -153,7 +156,7 @@ def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("{", "not a readable JSON file"),
         ("[1]", "must be a JSON object"),
@@ -161,15 +164,15 @@ def test_leaf_s_layout_in_several_files(tmp_path: Path) -> None:
         ('{"a": "short"}', "no role has more than 80 characters"),
     ],
 )
-def test_bad_plays_are_one_line(tmp_path: Path, content: str, words: str) -> None:
+def test_bad_plays_are_one_line(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "shakespeare.json").write_text(content)
     with pytest.raises(DataError) as caught:
         load(DataSettings(dataset="shakespeare", data_dir=str(tmp_path)))
-    assert words in str(caught.value) and "shakespeare.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "shakespeare.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ({"users": ["A"]}, "no user_data; must be LEAF's users, num_samples and user_data"),
         ({"user_data": {"A": []}}, "user 'A': x must be a list of texts of 80 characters"),
@@ -178,12 +181,12 @@ def test_bad_plays_are_one_line(tmp_path: Path, content: str, words: str) -> Non
         ({"user_data": {"A": {"x": ["a" * 80], "y": []}}}, "user 'A' has 1 x and 0 y"),
     ],
 )
-def test_bad_leaf_files_are_one_line(tmp_path: Path, content: object, words: str) -> None:
+def test_bad_leaf_files_are_one_line(tmp_path: Path, content: object, message: str) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text(json.dumps(content))
     with pytest.raises(DataError) as caught:
         read_plays(tmp_path)
-    assert words in str(caught.value) and "a.json" in str(caught.value)
+    assert message in str(caught.value) and "a.json" in str(caught.value)
 
 
 def test_missing_texts_say_what_to_put_where(tmp_path: Path) -> None:
@@ -238,7 +241,7 @@ def test_news_in_a_folder_and_in_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b'"5","a","b"\n', "line 1: must be a class from 1 to 4, a title and a text"),
         (b'"1","a","b"\n"1","a"\n', "line 2: must be a class from 1 to 4"),
@@ -246,12 +249,12 @@ def test_news_in_a_folder_and_in_one_file(tmp_path: Path) -> None:
         (b"", "no news in it"),
     ],
 )
-def test_bad_news_are_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+def test_bad_news_are_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "agnews.csv"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         read_news(path)
-    assert words in str(caught.value) and "agnews.csv" in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "agnews.csv" in str(caught.value) and "\n" not in str(caught.value)
 
 
 # -- arrays, and what clients see --------------------------------------------------------------------------------------
@@ -267,7 +270,7 @@ def test_tokens_in_an_npz_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "vocabulary", "words"),
+    ("x", "vocabulary", "message"),
     [
         (np.zeros((6, 2), int), 0, "vocabulary must be the number of different tokens, 1 … 1000000"),
         (np.zeros((6, 2), int), [2, 3], "vocabulary must be the number"),
@@ -278,11 +281,11 @@ def test_tokens_in_an_npz_file(tmp_path: Path) -> None:
         (np.zeros((6, 0), int), 5, "no samples"),
     ],
 )
-def test_bad_tokens_are_one_line(tmp_path: Path, x: np.ndarray, vocabulary: object, words: str) -> None:
+def test_bad_tokens_are_one_line(tmp_path: Path, x: np.ndarray, vocabulary: object, message: str) -> None:
     np.savez(tmp_path / "a.npz", x=x, y=np.arange(6) % 2, vocabulary=vocabulary)
     with pytest.raises(DataError) as caught:
         load(DataSettings(dataset="npz", data=str(tmp_path / "a.npz")))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_clients_get_tokens_as_int64(tmp_path: Path) -> None:
@@ -292,8 +295,8 @@ def test_clients_get_tokens_as_int64(tmp_path: Path) -> None:
     data = FederatedData(settings, 2, seed=1)
     x, y = data.train(0)
     assert x.dtype == y.dtype == torch.int64 and x.shape == (15, 64) and data.vocabulary == VOCABULARY
-    own = own_data(settings, str(tmp_path / "agnews.csv"), client=0, seed=1, num_classes=4)
-    assert own.vocabulary == VOCABULARY and sum(own.sizes(0)) == 40
+    device = own_data(settings, str(tmp_path / "agnews.csv"), client=0, seed=1, num_classes=4)
+    assert device.vocabulary == VOCABULARY and sum(device.sizes(0)) == 40
     (tmp_path / "mine.json").write_text(json.dumps({"me": "abc" * 500}))
     role = own_data(settings, str(tmp_path / "mine.json"), client=0, seed=1)
     assert role.input_shape == (80,) and role.num_classes == 100

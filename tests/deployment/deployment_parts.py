@@ -61,26 +61,26 @@ class Home:
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what was started from here and runs."""
-        found = marked(f"FEDPFL_TEST_MARK={self.path}")
-        return {pid: command.replace(b"\0", b" ").decode() for pid, command in found.items()}
+        commands = marked(f"FEDPFL_TEST_MARK={self.path}")
+        return {pid: command.replace(b"\0", b" ").decode() for pid, command in commands.items()}
 
-    def find(self, *words: str) -> list[int]:
+    def find(self, *parts: str) -> list[int]:
         """Return the processes whose command line has these words."""
-        return [pid for pid, line in self.processes().items() if all(word in line for word in words)]
+        return [pid for pid, line in self.processes().items() if all(word in line for word in parts)]
 
-    def kill(self, *words: str, number: int = signal.SIGKILL) -> None:
+    def kill(self, *parts: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to the first process whose command line has these words; those that it forked have the same."""
-        os.kill(min(self.find(*words)), number)
+        os.kill(min(self.find(*parts)), number)
 
     def log(self, name: str) -> str:
         """Return what the testbed's part of this name has logged; nothing if it is not there yet."""
         for pid in self.processes():
             try:
-                found = [*(Path(f"/proc/{pid}/cwd").resolve(strict=True).parent).glob(f"{name}-0.log")]
+                paths = [*(Path(f"/proc/{pid}/cwd").resolve(strict=True).parent).glob(f"{name}-0.log")]
             except OSError:
                 continue
-            if found:
-                return found[0].read_text()
+            if paths:
+                return paths[0].read_text()
         return ""
 
     def wait_until_empty(self) -> None:

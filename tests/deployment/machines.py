@@ -176,13 +176,13 @@ class Machine:
 
     def written(self) -> set[str]:
         """Return the paths below the root that differ from this computer's."""
-        own = {
+        settings = {
             f"{part}/{path.relative_to(self._folder / part)}"
             for part in OWN
             for path in (self._folder / part).rglob("*")
         }
         upper = self._folder / "upper"
-        return own | {
+        return settings | {
             str(path.relative_to(upper))
             for path in upper.rglob("*")
             # Units that are on here are off there, and may be on again.

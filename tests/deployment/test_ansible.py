@@ -118,9 +118,9 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
     changed = {"data-folders": folders, "personal-arrays": True, "methods": ["fedavg", "fedper"]}
     changed["most"] = {**shipped["most"], "threads": 2}
     assert policy == {**shipped, **changed}
-    known = set().union(*values.values())
+    names = set().union(*values.values())
     for unit in (ROOT / "deploy" / "systemd").glob("*.service"):
-        assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= known, unit.name
+        assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= names, unit.name
 
 
 def test_a_policy_that_no_worker_could_read_does_not_replace_the_one_in_force(tmp_path):
@@ -222,23 +222,23 @@ def tasks():
 
 def secret_tasks():
     """Return the tasks that handle the content of a file which may be a private key or a password."""
-    found = []
+    secret = []
     for path, task in tasks():
         for module in TRANSFERS & task.keys():
             source = str(task[module].get("src") or task[module].get("content") or task[module])
             names = task["loop"] if isinstance(task.get("loop"), list) else ["{{ item }}"]
             files = {source.replace("{{ item }}", str(name)) for name in names}
             if SECRETS.search(source) and not all(name.endswith((".pem", ".pub")) for name in files):
-                found.append((path, module, task))
-    return found
+                secret.append((path, module, task))
+    return secret
 
 
 def test_a_task_that_handles_a_secret_shows_neither_its_content_nor_a_difference():
-    found = secret_tasks()
-    assert {(path.parts[-3], path.stem) for path, _, _ in found} == {
+    secret = secret_tasks()
+    assert {(path.parts[-3], path.stem) for path, _, _ in secret} == {
         ("broker", "main"), ("credentials", "device"), ("credentials", "server"),
     }  # fmt: skip
-    for path, _, task in found:
+    for path, _, task in secret:
         assert (task.get("no_log"), task.get("diff")) == (True, False), f"{path.name}: {task['name']}"
 
 

@@ -39,11 +39,11 @@ def of_kind(path, kind):
 
 def used():
     """Return what scripts start of Flower's and this project's commands, and the options that they give."""
-    found = {}
+    options = {}
     for path in SCRIPTS:
         for command, rest in OURS.findall(joined(path)):
-            found.setdefault(command, set()).update(re.findall(r"(?<!\S)--[a-z-]+", rest))
-    return found
+            options.setdefault(command, set()).update(re.findall(r"(?<!\S)--[a-z-]+", rest))
+    return options
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -61,10 +61,10 @@ def test_a_docker_file_copies_and_starts_what_there_is(path):
         assert all((ROOT / source).exists() for source in sources)
         targets.update(dict.fromkeys([target], ROOT / sources[0]))
     for line in of_kind(path, "RUN"):
-        for words in re.split(r"&&", line):
-            assert shlex.split(words)[0] in {"pip", "useradd", "install", "chmod"}
-    for given in re.findall(r"--requirement (\S+)", joined(path)):
-        assert targets[given].is_file()
+        for part in re.split(r"&&", line):
+            assert shlex.split(part)[0] in {"pip", "useradd", "install", "chmod"}
+    for requirements in re.findall(r"--requirement (\S+)", joined(path)):
+        assert targets[requirements].is_file()
     (entry,) = map(json.loads, of_kind(path, "ENTRYPOINT"))
     assert targets[entry[0]].name == path.stem + ".sh" and targets[entry[0]].stat().st_mode & 0o111
     assert of_kind(path, "USER") == ["fedpfl"], "nothing runs as root"

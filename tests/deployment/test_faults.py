@@ -123,14 +123,14 @@ def test_certificates_are_renewed_without_a_new_authority_while_a_run_goes_on(ho
     changed = {name for name, content in old.items() if (keys / name).read_bytes() != content}
     assert changed == {"ca.pem", "server.pem", "server.key"}
     new = (keys / "server.pem").read_text()
-    for words, listens, number in SERVERS:
-        pid = min(home.find(*words))
+    for parts, listens, number in SERVERS:
+        pid = min(home.find(*parts))
         line = home.processes()[pid]
-        settings = Path(line.split()[-1]).read_text() if words[0].startswith("mosquitto") else line
-        at = re.search(listens, settings).groupdict()
-        assert certificate_of(**at) not in ("", new)  # a server has read its files when it was started
+        settings = Path(line.split()[-1]).read_text() if parts[0].startswith("mosquitto") else line
+        address = re.search(listens, settings).groupdict()
+        assert certificate_of(**address) not in ("", new)  # a server has read its files when it was started
         os.kill(pid, number)
-        wait_for(lambda at=at: certificate_of(**at) == new, process)
+        wait_for(lambda address=address: certificate_of(**address) == new, process)
     ends_like(undisturbed, home, process)
 
 

@@ -231,8 +231,8 @@ class Bench:
 
 def changed(output: str) -> dict[str, int]:
     """Return the number of changes that Ansible counted on each machine."""
-    found = re.findall(r"^(\S+) +: ok=.* changed=(\d+) .* failed=0 ", output.partition("PLAY RECAP")[2], re.MULTILINE)
-    return {name: int(count) for name, count in found}
+    counts = re.findall(r"^(\S+) +: ok=.* changed=(\d+) .* failed=0 ", output.partition("PLAY RECAP")[2], re.MULTILINE)
+    return {name: int(count) for name, count in counts}
 
 
 def assert_unchanged(output):
@@ -412,11 +412,11 @@ def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path)
 
 def test_keys_are_replaced_everywhere(bench):
     def secrets():
-        found = {"laptop": bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/ca.pem").read_bytes()}
+        contents = {"laptop": bench.laptop.path(f"{machines.HOME}/.fedpfl/testbed-keys/ca.pem").read_bytes()}
         for name, (_, clients) in BOARDS.items():
             for path in ("keys/ca.pem", "keys/broker.password", "local/server.key", f"keys/node-{clients[0]}"):
-                found[f"{name}:{path}"] = bench.boards[name].path(f"/etc/fedpfl/{path}").read_bytes()
-        return found
+                contents[f"{name}:{path}"] = bench.boards[name].path(f"/etc/fedpfl/{path}").read_bytes()
+        return contents
 
     before, ids = secrets(), bench.online()
     output = bench.play("rotate-keys", "--diff")

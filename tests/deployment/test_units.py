@@ -91,12 +91,12 @@ def test_the_page_copies_and_starts_each_unit_and_makes_the_files_that_they_name
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_uses_what_ubuntu_18_04_knows_and_is_hardened(path):
-    found = list(directives(path))
+    lines = list(directives(path))
     newer = NEWER if path.stem in DEVICE else NEWER | {"ProcSubset"}
-    assert [(section, key) for section, key, _ in found if key not in KNOWN[section] | newer] == []
-    values = {key: value for _, key, value in found}
+    assert [(section, key) for section, key, _ in lines if key not in KNOWN[section] | newer] == []
+    values = {key: value for _, key, value in lines}
     assert {key: values.get(key) for key in HARDENED} == HARDENED
-    filters = [value for _, key, value in found if key == "SystemCallFilter"]
+    filters = [value for _, key, value in lines if key == "SystemCallFilter"]
     if path.stem in DEVICE:
         assert filters == [DENIED]
     else:
@@ -120,8 +120,8 @@ def test_systemd_accepts_the_units_without_a_word_and_finds_them_little_exposed(
         (tmp_path / unit.name.replace("@", "@0")).write_text(text.replace("/opt/fedpfl/venv", str(tmp_path)))
     units = sorted(map(str, tmp_path.glob("*.service")))
 
-    def analyze(*words):
-        return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, timeout=60)
+    def analyze(*arguments):
+        return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60)
 
     done = analyze("verify", *units)
     ours = [line for line in (done.stdout + done.stderr).splitlines() if "fedpfl" in line]
@@ -203,8 +203,8 @@ def test_the_proxy_passes_on_what_supernodes_say_and_nothing_else(proxy):
 
 
 def test_no_unit_keeps_its_output_from_the_journal_which_rotates_on_a_device():
-    words = {"StandardOutput", "StandardError", "LogNamespace"}
-    assert not [(path.name, key) for path in UNITS for _, key, _ in directives(path) if key in words]
+    keys = {"StandardOutput", "StandardError", "LogNamespace"}
+    assert not [(path.name, key) for path in UNITS for _, key, _ in directives(path) if key in keys]
     limits = {key: value for _, key, value in directives(UNITS[0].with_name("fedpfl-journal.conf"))}
     assert limits == {"SystemMaxUse": "200M", "RuntimeMaxUse": "50M"}  # systemd 237 knows both
     target, playbooks = "/etc/systemd/journald.conf.d/fedpfl.conf", ROOT / "deploy" / "ansible"

@@ -118,8 +118,8 @@ def test_supernodes_with_their_data_path_alone_take_part(home):
     for client, size in enumerate((40, 60)):
         x = rng.integers(0, 255, (size, 8, 8), dtype=np.uint8)
         np.savez(home.path / f"own-{client}.npz", x=x, y=np.arange(size) % 3)
-    own = {client: str(home.path / f"own-{client}.npz") for client in range(2)}
-    bench = BENCH.replace("bundle: none", f"bundle: none, fedpfl_client_data: {own}")
+    paths = {client: str(home.path / f"own-{client}.npz") for client in range(2)}
+    bench = BENCH.replace("bundle: none", f"bundle: none, fedpfl_client_data: {paths}")
     (home.path / "bench.yml").write_text(bench.replace("[0, 1]", "[0]").replace("[2]", "[1]"))
     settings = 'dataset="npz" num-classes=3 method="fedper" threads=1 num-server-rounds=2 run-name="paths"'
     home.carry_out(
@@ -193,10 +193,10 @@ def test_after_the_end_a_new_device_makes_its_model(home, transport):
     first = f'{SETTINGS} num-server-rounds=2 method="fedper" new-clients=0.5 num-clients=2 run-name="first"'
     home.carry_out("run", "--workers", "0", "-c", first)
     home.carry_out("up", "--transport", transport, "--resume", "first", "-c", 'personalise="local-train"')
-    found = json.loads((home.runs / "first" / "personalised.jsonl").read_text())
-    (new,) = found["new"]["each"]
+    scores = json.loads((home.runs / "first" / "personalised.jsonl").read_text())
+    (new,) = scores["new"]["each"]
     model = next((home.path / ".fedpfl" / "state").glob(f"first-*/client-{int(new):05d}/model"))
     about = load_model(model).about
-    assert about["tested"]["correct"] / about["tested"]["samples"] == found["new"]["each"][new]
+    assert about["tested"]["correct"] / about["tested"]["samples"] == scores["new"]["each"][new]
     process = home.start("personalise", "first", "--json")  # here, on the same arrays
-    assert json.loads(process.communicate(timeout=SECONDS)[0])["each"] == found["new"]["each"]
+    assert json.loads(process.communicate(timeout=SECONDS)[0])["each"] == scores["new"]["each"]

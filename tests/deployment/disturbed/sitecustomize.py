@@ -56,8 +56,8 @@ def _lose_answers() -> None:
 
 
 def _lose_numbers() -> None:
-    at = sys.argv.index("--node-config") + 1
-    sys.argv[at] = re.sub(r"partition-id=\d+ num-partitions=\d+ data=", "data-path=", sys.argv[at])
+    place = sys.argv.index("--node-config") + 1
+    sys.argv[place] = re.sub(r"partition-id=\d+ num-partitions=\d+ data=", "data-path=", sys.argv[place])
 
 
 def _have_other_code() -> None:

@@ -65,12 +65,12 @@ def test_the_extras_of_the_page_are_those_of_the_package():
 
 
 def test_an_extra_that_is_named_exists():
-    found = 0
+    count = 0
     for page, text in PAGES.items():
         named = re.findall(r"fedpfl\[([a-z,]+)\]|\[?extra\]?(?:\([^)]*\))? `([a-z]+)`", text)
-        assert {word for pair in named for words in pair if words for word in words.split(",")} <= EXTRAS, page
-        found += len(named)
-    assert found >= 10
+        assert {word for pair in named for names in pair if names for word in names.split(",")} <= EXTRAS, page
+        count += len(named)
+    assert count >= 10
 
 
 def test_versions_are_those_of_the_package():
@@ -84,8 +84,8 @@ def test_versions_are_those_of_the_package():
 
 def test_the_table_of_data_sets_is_that_of_the_code():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/how-to/data.md"], re.M)
-    known = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
-    assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= known.items()
+    facts = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
+    assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= facts.items()
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, be
 def columns(head: str) -> re.Pattern[str]:
     """Return what matches the columns that a table of docs/how-to/python.md lists: NAME and … are more, _x is a_x."""
     table = PAGES["docs/how-to/python.md"].partition(head)[2].partition("\n\n")[0]
-    found = []
+    patterns = []
     for row in re.findall(r"^\| (`[^|]*) \|", table, re.M):
         first, *others = re.findall(r"`([^`]+)`", row)
-        found += [first, *(first.partition("_")[0] * name.startswith("_") + name for name in others)]
-    return re.compile("|".join(found).replace("NAME", "f1_macro").replace("…", r"\w+"))
+        patterns += [first, *(first.partition("_")[0] * name.startswith("_") + name for name in others)]
+    return re.compile("|".join(patterns).replace("NAME", "f1_macro").replace("…", r"\w+"))
 
 
 def test_the_columns_of_the_frames_are_those_of_the_page():
@@ -148,7 +148,7 @@ def value_of(text: str) -> Any:
 
 
 def test_settings_exist_and_allow_the_values_that_a_page_gives_them():
-    found = 0
+    count = 0
     for page, span in ((page, " ".join(span.split())) for page, text in PAGES.items() for span in code(text)):
         for key, text in re.findall(r'(?:^| )([a-z][a-z0-9-]*) = ("[^"]*"|[\w.+-]+)', span):
             if key in OTHER_KEYS or (value := value_of(text)) is None:
@@ -156,52 +156,57 @@ def test_settings_exist_and_allow_the_values_that_a_page_gives_them():
             assert key in FIELDS, (page, span)
             name = isinstance(value, str) and re.search("NAME|FOLDER|^name$", value)
             assert name or FIELDS[key].metadata["limits"].complaint(value) is None, (page, span)
-            found += 1
-    assert found >= 100
+            count += 1
+    assert count >= 100
 
 
 def test_defaults_are_those_of_the_settings():
-    found = []
+    defaults = []
     for page in PAGES.values():
-        found += re.findall(r"`([a-z][a-z0-9-]*) = ([^`]+)`(?: \(default\)|, the default)", " ".join(page.split()))
+        defaults += re.findall(r"`([a-z][a-z0-9-]*) = ([^`]+)`(?: \(default\)|, the default)", " ".join(page.split()))
         for table in re.findall(r"^\| setting \| default \|.*?\n\n", page + "\n\n", re.M | re.S):
-            found += re.findall(r"^\| `([^`]+)` \| `?([\d.]+)`? \|", table, re.M)
-    assert len(found) >= 3
-    for key, value in found:
+            defaults += re.findall(r"^\| `([^`]+)` \| `?([\d.]+)`? \|", table, re.M)
+    assert len(defaults) >= 3
+    for key, value in defaults:
         assert FIELDS[key].default == value_of(value), key
 
 
 def test_what_pages_import_of_the_package_exists():
     # In a method's file the first dots are of the package.
     line = re.compile(r"^from ((?:fedpfl|\.\.)[\w.]*) import (.+)$", re.MULTILINE)
-    found = {(page, *each) for page, text in PAGES.items() for each in line.findall(text)}
-    assert len(found) >= 10
-    for page, place, names in sorted(found):
+    imports = {(page, *each) for page, text in PAGES.items() for each in line.findall(text)}
+    assert len(imports) >= 10
+    for page, place, names in sorted(imports):
         place = place.replace("..", "fedpfl.", 1)
         for name in names.split(", "):
             assert hasattr(importlib.import_module(place), name) or importlib.util.find_spec(f"{place}.{name}"), page
 
 
 def test_paths_of_the_repository_exist():
-    found = 0
+    count = 0
     # These two pages are about other projects' files.
     for page in sorted(PAGES.keys() - {"docs/reference/why.md", "docs/results/pfllib-fashion-mnist.md"}):
         for span in code(PAGES[page]):
             if re.fullmatch(rf"(?:{TOP})/[\w./*@-]+|[a-z_]+/[\w/]+\.py", span) and not NOT_HERE.match(span):
                 assert any(any((ROOT / top).glob(span.rstrip("/"))) for top in ("", "fedpfl", "tests")), (page, span)
-                found += 1
-    assert found >= 100
+                count += 1
+    assert count >= 100
 
 
 def test_commands_and_their_options_exist():
-    found = [(page, words) for page, text in PAGES.items() for words in commands(text)]
-    assert len(found) >= 200
-    for page, words in found:
-        command, words = COMMANDS[words[0]], words[1:]
-        while isinstance(command, click.Group) and words and re.fullmatch("[a-z-]+", words[0]) and words[0][0] != "-":
-            assert words[0] in command.commands, (page, words)
-            command, words = command.commands[words[0]], words[1:]
+    lines = [(page, line) for page, text in PAGES.items() for line in commands(text)]
+    assert len(lines) >= 200
+    for page, arguments in lines:
+        command, arguments = COMMANDS[arguments[0]], arguments[1:]
+        while (
+            isinstance(command, click.Group)
+            and arguments
+            and re.fullmatch("[a-z-]+", arguments[0])
+            and arguments[0][0] != "-"
+        ):
+            assert arguments[0] in command.commands, (page, arguments)
+            command, arguments = command.commands[arguments[0]], arguments[1:]
         options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-        words = words[: words.index("--")] if "--" in words else words  # another command follows
-        given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
-        assert given <= {*options, "--help", "--version", "-e"}, (page, words)
+        arguments = arguments[: arguments.index("--")] if "--" in arguments else arguments  # another command follows
+        flags = {word.partition("=")[0] for word in arguments if re.match("--?[a-z]", word)}
+        assert flags <= {*options, "--help", "--version", "-e"}, (page, arguments)

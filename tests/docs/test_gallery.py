@@ -44,5 +44,5 @@ def test_a_script_prints_what_the_page_shows(name, tmp_path):
     printed = gallery.execute(name, tmp_path)
     assert (tmp_path / f"{name}.svg").is_file()
     # Numbers depend on the processor, and names of runs on the time.
-    words = re.compile(r"[^\W\d]{2,}")
-    assert words.findall(re.sub(r"<Run \S+", "", printed)) == words.findall(re.sub(r"<Run \S+", "", shown))
+    word = re.compile(r"[^\W\d]{2,}")
+    assert word.findall(re.sub(r"<Run \S+", "", printed)) == word.findall(re.sub(r"<Run \S+", "", shown))

@@ -65,13 +65,13 @@ def test_the_advice_agrees_with_the_leaderboard():
 
 
 def test_settings_that_teach_exist():
-    known = {key for method in methods().values() for key in keys(method.Settings, method.name)}
+    names_of_settings = {key for method in methods().values() for key in keys(method.Settings, method.name)}
     names = "|".join(sorted(methods(), key=len, reverse=True))
     for group in method_pages.groups().values():
         for text in (
             text for of in group.values() if isinstance(of, dict) for text in of.values() if isinstance(text, str)
         ):
-            assert set(re.findall(rf"`((?:{names})-[a-z0-9-]+)`", text)) <= known, text
+            assert set(re.findall(rf"`((?:{names})-[a-z0-9-]+)`", text)) <= names_of_settings, text
 
 
 def test_the_readme_s_picture_has_every_method_of_its_column_local_and_fedavg_among_them():
@@ -99,19 +99,19 @@ def test_an_algorithm_is_short_and_tells_who_does_what():
 
 def symbols(text: str) -> set[str]:
     """Return the letters of formulas: w of w_i, µ of µ_ic, ŵ; no words, no signs such as Σ or ²."""
-    found = re.findall(r"(?<![\w`\"'’.-])([^\W\d_][\u0302\u0304]?)(?:_\w+)?(?![\w'’\"-])", text)
-    return {symbol for symbol in found if symbol[0].isalpha() and symbol != "Σ"}
+    matches = re.findall(r"(?<![\w`\"'’.-])([^\W\d_][\u0302\u0304]?)(?:_\w+)?(?![\w'’\"-])", text)
+    return {symbol for symbol in matches if symbol[0].isalpha() and symbol != "Σ"}
 
 
 def test_a_symbol_is_in_the_table_or_explained_on_the_page():
     for method in methods().values():
-        known = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
+        table = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
         algorithm, _ = method_pages.algorithm_of(method)
         text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8").replace(algorithm, "")
-        given = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}
-        given |= {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?(?:: |, the )", algorithm)}
-        given |= set("SGω") if algorithm.startswith("as α") else set()
-        assert symbols(algorithm) <= known | given | symbols(text) | {"m"}, method.name  # m counts
+        defined = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}
+        defined |= {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?(?:: |, the )", algorithm)}
+        defined |= set("SGω") if algorithm.startswith("as α") else set()
+        assert symbols(algorithm) <= table | defined | symbols(text) | {"m"}, method.name  # m counts
 
 
 def test_a_page_has_paper_settings_and_a_command_that_is_accepted():

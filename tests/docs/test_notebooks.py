@@ -22,8 +22,8 @@ SAYS = {
 
 def texts(notebook):
     """Return all that the cells have printed and returned."""
-    found = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
-    return "\n".join("".join(output.get("text", "")) or str(output.get("data", "")) for output in found)
+    shown = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return "\n".join("".join(output.get("text", "")) or str(output.get("data", "")) for output in shown)
 
 
 @pytest.mark.parametrize("path", outputs.NOTEBOOKS, ids=lambda path: path.stem)
@@ -33,7 +33,7 @@ def test_a_notebook_has_the_outputs_of_a_run(path):
     notebook = json.loads(content)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    assert not [words for words in SAYS[path.stem] if words not in texts(notebook)]
+    assert not [text for text in SAYS[path.stem] if text not in texts(notebook)]
     for cell in code:
         last = "".join(cell["source"]).splitlines()[-1]
         if re.match(r"[\w{(]", last) and " = " not in last and not last.startswith(("return", ")")):
@@ -46,4 +46,4 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     for package in ("nbclient", "ipykernel", "pandas"):
         pytest.importorskip(package)
     said = texts(outputs.executed_notebook(path, tmp_path))
-    assert not [words for words in SAYS[path.stem] if words not in said], said
+    assert not [text for text in SAYS[path.stem] if text not in said], said

@@ -37,7 +37,7 @@ GUIDES = [
 ]
 
 
-def words(text: str) -> Counter[str]:
+def words_of(text: str) -> Counter[str]:
     """Return the words of a page without what differs from run to run: numbers, names of runs, rows of a profile."""
     lines = [line for line in text.splitlines() if not re.match(r"\s+\d", line)]
     return Counter(word for word in " ".join(lines).split() if re.fullmatch(r"[A-Za-z][a-z-]+[.,:]?", word))
@@ -56,11 +56,11 @@ def test_each_block_of_commands_has_an_output_or_a_reason():
         text = text_of(page)
         after = re.findall(r"^ *```(?:sh\n.*?|python\n(?:(?!^```$).)*?^print\(.*?)^ *```$(.{0,17})", text, re.M | re.S)
         if not re.search(r"^<!-- no outputs: .+ -->$", text, re.M):
-            assert all(re.match(r"\n\n<!-- (no )?output", words) for words in after), after
+            assert all(re.match(r"\n\n<!-- (no )?output", rest) for rest in after), after
 
 
 @pytest.mark.docs
 @pytest.mark.parametrize("session", outputs.SESSIONS)
 def test_a_fresh_run_prints_what_the_pages_show(session):
     for page, printed in outputs.executed(session).items():
-        assert words(outputs.filled(text_of(page), printed)) == words(text_of(page)), page
+        assert words_of(outputs.filled(text_of(page), printed)) == words_of(text_of(page)), page

@@ -67,9 +67,9 @@ def test_the_code_of_the_readme_runs(tmp_path):
 def test_the_commands_of_a_page_exist_with_these_options(page):
     commands = get_command(app).commands
     for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
-        name, *words = shlex.split(line, comments=True) or [""]
+        name, *arguments = shlex.split(line, comments=True) or [""]
         if name == "fedpfl":
-            commands[words[0]].make_context(words[0], words[1:])
+            commands[arguments[0]].make_context(arguments[0], arguments[1:])
 
 
 def test_the_callbacks_of_the_page_work(tmp_path):

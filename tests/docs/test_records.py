@@ -65,9 +65,9 @@ def test_a_record_of_outputs_is_small_and_says_what_it_ran_with():
 def test_the_command_of_a_record_runs_these_settings():
     for path in FILES:
         record = json.loads(text_of(path))
-        words = shlex.split(record["command"])
-        assert words[:3] == ["fedpfl", "experiment", "run"], path
-        experiment, options = words[3], dict(zip(words[4::2], words[5::2], strict=True))
+        command = shlex.split(record["command"])
+        assert command[:3] == ["fedpfl", "experiment", "run"], path
+        experiment, options = command[3], dict(zip(command[4::2], command[5::2], strict=True))
         more = {"num-server-rounds": int(options["-c"].removeprefix("num-server-rounds="))}
         cells = load(records.EXPERIMENTS[experiment]).cells(options["--scale"], more)
         (cell,) = [one for one in cells if (one.row, one.column) == (options["--row"], options["--column"])]
@@ -99,7 +99,7 @@ def test_the_record_of_an_experiment_has_its_rows_and_columns():
         cells = {(cell.row, cell.column) for cell in load(records.EXPERIMENTS[name]).cells(scale)}
         assert columns <= {column for _, column in cells}, path
         for rows in [*record["values"].values(), *record["curves"].values()]:
-            assert {(row, column) for row, found in rows.items() for column in found} == cells, path
+            assert {(row, column) for row, values in rows.items() for column in values} == cells, path
 
 
 def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command():
@@ -110,9 +110,9 @@ def test_the_record_of_a_leaderboard_s_column_has_the_rows_of_its_command():
         for again in record.get("again", {}).values():
             assert {"against Local", *machine} == again.keys() - {"Local"}, path
             assert again["processor"] == record["processor"] or "Local" in again, path
-        words = shlex.split(record["command"])
-        assert words[:3] + words[4:7] == ["fedpfl", "experiment", "run", "--scale", "small", "--column"], path
-        experiment = load(records.EXPERIMENTS[words[3]]).only("small", words[9::2], words[7:8])
+        command = shlex.split(record["command"])
+        assert command[:3] + command[4:7] == ["fedpfl", "experiment", "run", "--scale", "small", "--column"], path
+        experiment = load(records.EXPERIMENTS[command[3]]).only("small", command[9::2], command[7:8])
         head, *rows = record["table"]
         # A method that came later has a row and no record yet.
         assert {name for name, *_ in rows} <= {*experiment.scale("small").rows}, path
@@ -127,23 +127,23 @@ def test_the_record_of_a_script_names_its_command():
         assert {"command", "processor", "versions", "values"} == record.keys() - {"commit"}, path
         # Programs of the gallery are recorded one by one.
         assert "commit" in record or all("commit" in value for value in record["values"].values()), path
-        words = shlex.split(record["command"])
+        command = shlex.split(record["command"])
         assert (
-            (ROOT / words[1]).is_file()
-            or (words[:3] == ["fedpfl", "experiment", "run"] and words[3] in records.EXPERIMENTS)
-            or (words[:2] == ["fedpfl", "analyse"] and words[2] in ANALYSES)
-            or (words[:2] == ["fedpfl", "compare"] and words[2] in methods())
+            (ROOT / command[1]).is_file()
+            or (command[:3] == ["fedpfl", "experiment", "run"] and command[3] in records.EXPERIMENTS)
+            or (command[:2] == ["fedpfl", "analyse"] and command[2] in ANALYSES)
+            or (command[:2] == ["fedpfl", "compare"] and command[2] in methods())
         )
 
 
 def test_the_page_on_data_says_the_memory_that_was_measured():
-    found = json.loads(text_of(records.RECORDS / "figures" / "larger-than-memory.json"))["values"]
+    values = json.loads(text_of(records.RECORDS / "figures" / "larger-than-memory.json"))["values"]
     (said,) = re.findall(r"With [\d.]+ GB of images [^)]*\)", " ".join(text_of(ROOT / "docs/how-to/data.md").split()))
     assert said.startswith(
-        f"With {found['GB']} GB of images no process took more than {found['peak of one process, MiB']} MiB"
+        f"With {values['GB']} GB of images no process took more than {values['peak of one process, MiB']} MiB"
     )
-    assert f"all three {found['peak of all, MiB']} MiB" in said and found["workers"] == 2
-    assert f"{found['images']:,} images" in said and f"{found['rounds']} rounds in {found['seconds']} s" in said
+    assert f"all three {values['peak of all, MiB']} MiB" in said and values["workers"] == 2
+    assert f"{values['images']:,} images" in said and f"{values['rounds']} rounds in {values['seconds']} s" in said
 
 
 # By page: the sections whose tables were measured before there were records, and why they stay.
@@ -166,12 +166,12 @@ def test_tables_without_a_record_are_the_known_ones():
         if not (name := path.relative_to(records.DOCS).as_posix()).startswith(NOT_MEASURED)
     ]:
         path = records.DOCS / page
-        found = set()
+        titles = set()
         for section in records._BLOCK.sub("", text_of(path)).split("\n## ")[1:]:
             cells = [cell for line in section.splitlines() if line.startswith("|") for cell in line.split("|")]
             if sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 4:
-                found.add(section.partition("\n")[0])
-        assert found == set(BY_HAND.get(page, ())), page
+                titles.add(section.partition("\n")[0])
+        assert titles == set(BY_HAND.get(page, ())), page
 
 
 def test_the_page_on_gpus_has_the_numbers_of_its_records():
@@ -191,14 +191,16 @@ def test_the_page_on_gpus_has_the_numbers_of_its_records():
     by_hand = times("fedpfl, one batch", "stacked by hand, CUDA graphs")[1]
     assert f"with light clients fedpfl takes {by_hand:.0f} times as long" in said
     parts = records.one("figures/gpu-methods")["values"]["parts"]
-    found = {name: part for name, part in parts.items() if name.startswith("method | ")}
-    assert len(found) == 42 and {part["batch"]["accuracy"] - part["cpu"]["accuracy"] for part in found.values()} == {0}
+    by_method = {name: part for name, part in parts.items() if name.startswith("method | ")}
+    assert len(by_method) == 42 and {
+        part["batch"]["accuracy"] - part["cpu"]["accuracy"] for part in by_method.values()
+    } == {0}
     differ = {
         name.removeprefix("method | "): round(160 * abs(part["alone"]["accuracy"] - part["cpu"]["accuracy"]))
-        for name, part in found.items() if part["alone"]["accuracy"] != part["cpu"]["accuracy"]
+        for name, part in by_method.items() if part["alone"]["accuracy"] != part["cpu"]["accuracy"]
     }  # fmt: skip
     assert differ == {"fedreg": 1, "fedrep": 1}
-    low = [part["cpu"]["accuracy"] for part in found.values() if part["cpu"]["accuracy"] < 0.25]
+    low = [part["cpu"]["accuracy"] for part in by_method.values() if part["cpu"]["accuracy"] < 0.25]
     assert f"{min(low):.0%} to {max(low):.0%}" == "11% to 24%" and len(low) == 9
 
 
@@ -212,13 +214,13 @@ def test_a_record_of_a_run(tmp_path):
             line = {"round": number, "personalised": tested, "bytes_up": 1_000_000, "bytes_down": 2_000_000}
             file.write(json.dumps(line) + "\n")
     about = {"row": "A", "column": "B", "command": "c", "commit": "d", "cpu_seconds": 6.0}
-    found = records.record(folder, about)
-    assert found["curves"]["round"] == [5, 10, 11, 12]
-    assert found["best"] == {"round": 11, "weighted": 61.0, "mean": 51.0, "worst tenth": 20.0, "global": None}
-    assert found["settings"] == {"method": "fedper", "momentum": 0.5}
-    assert (found["rounds"], found["seed"], found["megabytes"]) == (12, 3, 36.0)
-    path = records.write("group/name", found, tmp_path)
-    assert records.read("group", tmp_path) == [found]
+    record = records.record(folder, about)
+    assert record["curves"]["round"] == [5, 10, 11, 12]
+    assert record["best"] == {"round": 11, "weighted": 61.0, "mean": 51.0, "worst tenth": 20.0, "global": None}
+    assert record["settings"] == {"method": "fedper", "momentum": 0.5}
+    assert (record["rounds"], record["seed"], record["megabytes"]) == (12, 3, 36.0)
+    path = records.write("group/name", record, tmp_path)
+    assert records.read("group", tmp_path) == [record]
     assert '"round": [5, 10, 11, 12],' in text_of(path)
     shutil.rmtree(folder.path)
 
@@ -283,9 +285,9 @@ def test_seeds_as_blocks_decide_by_the_three_differences_to_local():
     assert records.over_seeds([head, *rows]) == expected == {"A", "C"}
 
 
-@pytest.mark.parametrize(("column", "found"), records.leaderboard().items())
-def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_order(column, found):
-    path, drawn = records.picture(column, found)
+@pytest.mark.parametrize(("column", "shown"), records.leaderboard().items())
+def test_a_picture_of_the_leaderboard_shows_the_methods_of_its_record_in_their_order(column, shown):
+    path, drawn = records.picture(column, shown)
     # The lines between differ with matplotlib's version.
     names = re.compile(r">([^<>]+)</text>")
     assert names.findall(text_of(path)) == names.findall(drawn)

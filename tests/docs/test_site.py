@@ -70,14 +70,14 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.places |= {given[key] for key in ("id", "name") if given.get(key)}
-        if tag == "a" and given.get("href"):
-            self.links.append(given["href"])
-        if tag in ("script", "img", "iframe") and given.get("src"):
-            self.loads.append(given["src"])
-        if tag == "link" and "canonical" not in given.get("rel", ""):
-            self.loads.append(given["href"])
+        values = dict(attributes)
+        self.places |= {values[key] for key in ("id", "name") if values.get(key)}
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe") and values.get("src"):
+            self.loads.append(values["src"])
+        if tag == "link" and "canonical" not in values.get("rel", ""):
+            self.loads.append(values["href"])
 
 
 @pytest.fixture
@@ -125,13 +125,13 @@ def test_each_page_names_version_and_licence(site):
 
 
 def test_pages_load_nothing_from_the_network(pages):
-    found = {link for page in pages.values() for link in page.loads}
-    assert not {link for link in found if urlsplit(link).netloc or link.startswith("//")}
+    links = {link for page in pages.values() for link in page.loads}
+    assert not {link for link in links if urlsplit(link).netloc or link.startswith("//")}
 
 
 def test_no_role_of_a_docstring_is_left(site):
     pages = {path.name: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    assert not {name: found for name, text in pages.items() if (found := re.findall(r":\w+:<code>[^<]*", text))}
+    assert not {name: roles for name, text in pages.items() if (roles := re.findall(r":\w+:<code>[^<]*", text))}
     for name in ("ConfigError", "Method.schedule"):
         assert f'<a href="#fedpfl.{name}"><code>{name.rpartition(".")[2]}</code></a>' in pages["api.html"]
 
@@ -161,7 +161,7 @@ def browser(tmp_path_factory):
 
 def trouble(said, site):
     """Return what went wrong; a page loads its own files."""
-    return [words for words in said if not words.startswith(f"requested {site.as_uri()}/")]
+    return [complaint for complaint in said if not complaint.startswith(f"requested {site.as_uri()}/")]
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -169,7 +169,7 @@ def test_a_page_keeps_the_rules_of_accessibility(browser, site, name):
     for dark in (False, True):
         browser.open(site / f"{name}.html", dark=dark)
         assert browser.evaluate("document.body.dataset.mdColorScheme") == ("slate" if dark else "default")
-        assert [words for words in browser.broken_rules() if not THEMES_OWN.match(words)] == []
+        assert [complaint for complaint in browser.broken_rules() if not THEMES_OWN.match(complaint)] == []
 
 
 def test_the_button_that_copies_a_command_covers_none_of_it(browser, site):
@@ -184,7 +184,7 @@ def test_the_button_that_copies_a_command_covers_none_of_it(browser, site):
 
 def test_pages_link_to_each_other_by_title(site, hooks):
     named = {path.name: re.findall(r">[^<>\s]+\.(?:md|ipynb)</a>", path.read_text()) for path in site.rglob("*.html")}
-    assert not {name: found for name, found in named.items() if found}
+    assert not {name: links for name, links in named.items() if links}
     title = (ROOT / "docs" / "how-to" / "live.md").read_text().partition("\n")[0].removeprefix("# ")
     link = hooks._LINK.search("see [docs/how-to/live.md](how-to/live.md#who-can-see-it).")
     assert hooks._link(link, ROOT / "docs" / "index.md") == f"[{title}](how-to/live.md#who-can-see-it)"
@@ -271,10 +271,10 @@ FOUND = {
 
 
 def test_the_field_s_words_find_the_right_page_first(browser, site):
-    for words, page in FOUND.items():
+    for query, page in FOUND.items():
         browser.open(site / "index.html")
-        links = wait_until(lambda words=words: browser.evaluate(SEARCH.replace("WORDS", words)))
-        assert page in links[0], (words, links[:4])
+        links = wait_until(lambda query=query: browser.evaluate(SEARCH.replace("WORDS", query)))
+        assert page in links[0], (query, links[:4])
 
 
 # Boxes of tables that are narrower than these: on a desktop none, on a telephone those that scroll by themselves alone.

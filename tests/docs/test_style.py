@@ -47,9 +47,9 @@ def complaints(text: str) -> list[str]:
     """Return each word to avoid that the text has outside code, and what to write instead."""
     flat = " ".join(re.sub(r"``[^`]*``|`[^`]*`", "", text).split())
     return [
-        f"{found.group()!r} → {better}: … {flat[max(0, found.start() - 40) : found.end() + 20]} …"
+        f"{match.group()!r} → {better}: … {flat[max(0, match.start() - 40) : match.end() + 20]} …"
         for word, better in AVOID.items()
-        for found in re.finditer(rf"(?<![\w-]){word}(?![\w-])", flat, re.IGNORECASE)
+        for match in re.finditer(rf"(?<![\w-]){word}(?![\w-])", flat, re.IGNORECASE)
     ]
 
 

@@ -26,8 +26,8 @@ def kinds(monkeypatch):
     def builder(widths):
         def build(input_shape, num_classes):
             layers = {"flatten": nn.Flatten()}
-            for at, (inputs, outputs) in enumerate(pairwise(widths)):
-                layers.update({f"fc{at}": nn.Linear(inputs, outputs), f"relu{at}": nn.ReLU()})
+            for number, (inputs, outputs) in enumerate(pairwise(widths)):
+                layers.update({f"fc{number}": nn.Linear(inputs, outputs), f"relu{number}": nn.ReLU()})
             return BaseHeadModel(registry.named(**layers), nn.Linear(widths[-1], num_classes))
 
         return build
@@ -59,7 +59,7 @@ def test_an_export_of_many_clients_parses_the_settings_once(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("method", ["fedtgp", "lg-fedavg"])
 def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, method):
-    found = []
+    runs = []
     for place in ("flower", "here", "workers"):
         values = federation(tmp_path / place, 5, method=method, num_clients=5, **CHOSEN)
         if place == "workers":
@@ -67,10 +67,10 @@ def test_workers_and_flower_s_messages_give_the_same_bits(tmp_path, method):
                 folder = run_federation(transport, values)
         else:
             folder = run_federation(LocalGrid(5, values) if place == "flower" else engine(5, values), values)
-        found.append(arrays(folder, tmp_path / place))
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        for name, array in found[0].items():
+        runs.append(arrays(folder, tmp_path / place))
+    for other in runs[1:]:
+        assert other.keys() == runs[0].keys()
+        for name, array in runs[0].items():
             np.testing.assert_array_equal(other[name], array, err_msg=name)
 
 
@@ -79,12 +79,12 @@ def chosen(client):
 
 
 def test_a_function_of_the_client_gives_the_same_bits_as_the_list(tmp_path):
-    found = []
+    runs = []
     for place, named in (("list", CHOSEN["client_models"]), ("function", f"{__name__}:chosen")):
         values = federation(tmp_path / place, 5, method="fedtgp", **{**CHOSEN, "client_models": named})
-        found.append(arrays(run_federation(engine(5, values), values), tmp_path / place))
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 10
-    assert all(np.array_equal(array, found[1][name]) for name, array in found[0].items())
+        runs.append(arrays(run_federation(engine(5, values), values), tmp_path / place))
+    assert runs[0].keys() == runs[1].keys() and len(runs[0]) > 10
+    assert all(np.array_equal(array, runs[1][name]) for name, array in runs[0].items())
 
 
 def test_in_python_a_function_or_a_dict_of_functions_says_which(tmp_path, monkeypatch):
@@ -93,34 +93,34 @@ def test_in_python_a_function_or_a_dict_of_functions_says_which(tmp_path, monkey
     def larger(input_shape, num_classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes))
 
-    given = {**CHOSEN, "num_server_rounds": 1, "local_epochs": 1, "num_clients": 2, "workers": 0, "quiet": True}
-    given = {**given, "method": "fedproto", "dataset": "digits", "output_dir": str(tmp_path / "runs")}
-    own = fedpfl.run(**{**given, "client_models": {1: larger}})
-    loaded = fedpfl.load(own.path, client_models={1: larger})
-    assert torch.equal(own.model(1)[1].weight, loaded.model(1)[1].weight)
-    named = fedpfl.run(**{**given, "client_models": lambda client: ("small", "deep")[client]})
+    settings = {**CHOSEN, "num_server_rounds": 1, "local_epochs": 1, "num_clients": 2, "workers": 0, "quiet": True}
+    settings = {**settings, "method": "fedproto", "dataset": "digits", "output_dir": str(tmp_path / "runs")}
+    mixed = fedpfl.run(**{**settings, "client_models": {1: larger}})
+    loaded = fedpfl.load(mixed.path, client_models={1: larger})
+    assert torch.equal(mixed.model(1)[1].weight, loaded.model(1)[1].weight)
+    named = fedpfl.run(**{**settings, "client_models": lambda client: ("small", "deep")[client]})
     assert isinstance(named.model(1).base.fc1, nn.Linear)
 
 
 def test_a_board_s_own_model_gives_the_same_bits_as_client_models(tmp_path):
     boards = {client: {"model": "deep"} for client in (1, 3, 4)}
-    found = []
-    for place, named, own in (("settings", CHOSEN["client_models"], {}), ("boards", "", boards)):
+    runs = []
+    for place, named, node_config in (("settings", CHOSEN["client_models"], {}), ("boards", "", boards)):
         values = federation(tmp_path / place, 5, method="fedtgp", **{**CHOSEN, "client_models": named})
-        folder = run_federation(LocalGrid(5, values, node_config=own), values)
-        found.append(arrays(folder, tmp_path / place))
+        folder = run_federation(LocalGrid(5, values, node_config=node_config), values)
+        runs.append(arrays(folder, tmp_path / place))
     assert folder.task()["models"] == {"1": "deep", "3": "deep", "4": "deep"}
     assert "devices have their own models: client 1 deep, client 3 deep, client 4 deep" in folder.task()["remarks"]
     assert isinstance(trained_model(folder, client=3).base.fc1, nn.Linear)
-    assert found[0].keys() == found[1].keys() and len(found[0]) > 10
-    assert all(np.array_equal(array, found[1][name]) for name, array in found[0].items())
+    assert runs[0].keys() == runs[1].keys() and len(runs[0]) > 10
+    assert all(np.array_equal(array, runs[1][name]) for name, array in runs[0].items())
     values["num-server-rounds"] = 3
     with pytest.raises(ConfigError, match="model = 'small': client 3 had deep in the run to resume"):
         run_federation(LocalGrid(5, values, node_config={**boards, 3: {"model": "small"}}), {**values, "resume": True})
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "words"),
+    ("method", "model", "message"),
     [
         (
             "fedproto",
@@ -133,17 +133,17 @@ def test_a_board_s_own_model_gives_the_same_bits_as_client_models(tmp_path):
         ("fedproto", "a b", "model = 'a b': must be one of"),
     ],
 )
-def test_a_board_whose_model_does_not_fit_ends_the_run_before_round_1(tmp_path, method, model, words):
+def test_a_board_whose_model_does_not_fit_ends_the_run_before_round_1(tmp_path, method, model, message):
     values = federation(tmp_path, 2, method=method, **{**CHOSEN, "client_models": "", "node_timeout": 1.0})
-    with pytest.raises(FedpflError, match=words):
+    with pytest.raises(FedpflError, match=message):
         run_federation(LocalGrid(2, values, node_config={1: {"model": model}}), values)
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
 
 
 def test_a_model_that_only_a_device_knows_is_not_built_here(tmp_path):
     values = federation(tmp_path, 2, method="local", **{**CHOSEN, "client_models": ""})
-    own = {1: {"model": f"{__name__}:net"}}
-    folder = run_federation(LocalGrid(2, values, node_config=own), values)
+    node_config = {1: {"model": f"{__name__}:net"}}
+    folder = run_federation(LocalGrid(2, values, node_config=node_config), values)
     assert next(iter(dict(personal_models(folder, [0])))) == 0
     with pytest.raises(ConfigError, match="is the device's own model of client 1, which is built only there"):
         trained_model(folder, client=1)
@@ -154,7 +154,7 @@ def net(input_shape, num_classes):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"client_models": f"{__name__}:net"}, "needs an argument 'input_shape'; it is given client"),
         ({"client_models": f"{__name__}:KINDS"}, "is a dict, and must be a function"),
@@ -164,14 +164,14 @@ def net(input_shape, num_classes):
         ({"method": "fedproto", "client_models": "3-5:deep"}, "names client 5; the clients are 0 … 4"),
     ],
 )
-def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path, settings, words):
-    with pytest.raises(FedpflError, match=words):
+def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path, settings, message):
+    with pytest.raises(FedpflError, match=message):
         simulate(tmp_path, 5, **{**CHOSEN, **settings})
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         ("small", "'small' must be a number or a range"),
         ("2-1:deep", "'2-1:deep' has no client"),
@@ -180,8 +180,8 @@ def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path,
         ("0:no-model", "model = 'no-model': must be one of"),
     ],
 )
-def test_another_form_is_refused_at_once(value, words):
-    with pytest.raises(ConfigError, match=words):
+def test_another_form_is_refused_at_once(value, message):
+    with pytest.raises(ConfigError, match=message):
         Config.parse({"client-models": value})
 
 

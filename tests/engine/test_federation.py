@@ -143,13 +143,13 @@ def test_a_model_that_is_adapted_for_its_test_is_so_right_after_training(tmp_pat
 def test_a_run_is_neither_overwritten_nor_resumed_as_another(tmp_path):
     run = simulate(tmp_path, 3, method="fedavg", num_server_rounds=1, local_epochs=1)
     longer = {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1, "resume": True}
-    for clients, given, words in (
+    for clients, changes, message in (
         (3, {"resume": False}, "run-name = 'run': a run of this name is in"),
         (3, {"learning_rate": 0.5}, "learning-rate = 0.5: the run to resume used"),
         (2, {}, "clients = 2: the run to resume had 3"),
     ):
-        with pytest.raises(ConfigError, match=words):
-            simulate(tmp_path, clients, **{**longer, **given})
+        with pytest.raises(ConfigError, match=message):
+            simulate(tmp_path, clients, **{**longer, **changes})
     simulate(tmp_path, 3, **longer)
     assert run.config()["num-server-rounds"] == 2
 
@@ -294,8 +294,8 @@ def spoiling(kind, spoil):
     """Return a grid on which something happens to client 1's replies to messages of a kind."""
 
     class Odd(LocalGrid):
-        def arriving(self, found, client, reply):
-            if (found, client) == (kind, 1):
+        def arriving(self, asked, client, reply):
+            if (asked, client) == (kind, 1):
                 spoil(reply.content)
             return reply
 
@@ -413,10 +413,10 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
     Clock.of_the_server(monkeypatch)
     values = federation(tmp_path, 2, node_timeout=2.0)
     nodes = {i: {"num-partitions": 5} for i in range(3)}
-    words = (
+    message = (
         r"2 of 5 clients connected within node-timeout = 2 s, at least 3 are needed \(min-clients\); missing: 2, 3, 4"
     )
-    with pytest.raises(FedpflError, match=words):
+    with pytest.raises(FedpflError, match=message):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
     # More than half are enough unless somebody says otherwise, and who is missing is told.
     values = federation(tmp_path / "more", 2, node_timeout=2.0)
@@ -522,11 +522,11 @@ def test_a_resumed_run_must_have_the_same_classes(tmp_path):
         run_federation(LocalGrid(2, values, node_config=swapped), values)
 
 
-@pytest.mark.parametrize(("given", "words"), [
+@pytest.mark.parametrize(("settings", "message"), [
     ({"method": "local", "evaluate_global": True}, "evaluate-global = True: clients with different numbers of classes"),
     ({"method": "fedavg"}, "differ from the others': 1x8x8 with 5 classes, most have 1x8x8 with 3"),
 ])  # fmt: skip
-def test_different_numbers_of_classes_are_refused_where_something_is_shared_by_class(tmp_path, given, words):
-    nodes, values = devices(tmp_path, (3, 5)), federation(tmp_path, 2, **given)
-    with pytest.raises(FedpflError, match=words):
+def test_different_numbers_of_classes_are_refused_where_something_is_shared_by_class(tmp_path, settings, message):
+    nodes, values = devices(tmp_path, (3, 5)), federation(tmp_path, 2, **settings)
+    with pytest.raises(FedpflError, match=message):
         run_federation(LocalGrid(2, values, node_config=nodes), values)

@@ -34,28 +34,30 @@ def test_a_run_records_metrics_of_every_tested_model_and_chooses_by_one(elsewher
     def negative(outputs, y):
         return -float(len(y))
 
-    given = {"method": "fedper", "num_clients": 3, **FEW_SAMPLES, **FEW, "evaluate_global": True}
+    settings = {"method": "fedper", "num_clients": 3, **FEW_SAMPLES, **FEW, "evaluate_global": True}
     run = fedpfl.run(
-        metrics=["accuracy", "f1-macro", hits, negative], validation_fraction=0.2, choose_by="hits", **given
+        metrics=["accuracy", "f1-macro", hits, negative], validation_fraction=0.2, choose_by="hits", **settings
     )
     line = fedpfl.load(run.path)._folder.metrics()[-1]
-    own = line["personalised"]
-    assert {"f1-macro", "hits", "hits-pooled", "negative", "each-f1-macro"} <= own.keys()
-    assert "f1-macro-pooled" not in own, "a mean over clients alone"
-    assert own["f1-macro"] == pytest.approx(fmean(own["each-f1-macro"].values()))
-    assert own["hits"] == pytest.approx(own["accuracy"]) and own["hits-pooled"] == pytest.approx(own["weighted"])
+    scores = line["personalised"]
+    assert {"f1-macro", "hits", "hits-pooled", "negative", "each-f1-macro"} <= scores.keys()
+    assert "f1-macro-pooled" not in scores, "a mean over clients alone"
+    assert scores["f1-macro"] == pytest.approx(fmean(scores["each-f1-macro"].values()))
+    assert scores["hits"] == pytest.approx(scores["accuracy"]) and scores["hits-pooled"] == pytest.approx(
+        scores["weighted"]
+    )
     assert line["global"]["hits"] == pytest.approx(line["global"]["accuracy"])
     assert line["validation"]["hits"] == pytest.approx(line["validation"]["accuracy"])
     assert "details" not in line
     names = ("hits", "hits-pooled", "f1-macro", "negative")
-    assert run.summary["metrics"] == {name: own[name] for name in names}
-    assert run.rounds.loc[2, "personalised_f1_macro"] == own["f1-macro"]
-    assert run.clients.loc[(2, 1), "hits"] == own["each-hits"]["1"]
+    assert run.summary["metrics"] == {name: scores[name] for name in names}
+    assert run.rounds.loc[2, "personalised_f1_macro"] == scores["f1-macro"]
+    assert run.clients.loc[(2, 1), "hits"] == scores["each-hits"]["1"]
     assert "| f1-macro, personalised | " in (run.path / "summary.md").read_text()
     history = run._folder.history()
     # A user's own number is the better the larger it is.
     assert history.best_validated()["validation"]["hits"] == max(history.curve("validation.hits").values())
-    plain = fedpfl.run(**given)
+    plain = fedpfl.run(**settings)
     assert plain.rounds["personalised_accuracy"].iloc[0] != 0
     with pytest.raises(ConfigError, match=r"metrics = '.*give it again"):
         fedpfl.run(resume=str(run.path), num_server_rounds=3, quiet=True)
@@ -97,8 +99,8 @@ def test_names_of_persons_and_classes_stay_in_the_run_s_folder(elsewhere):
 def test_accuracies_do_not_depend_on_metrics(tmp_path):
     settings = {"method": "fedper", "num_server_rounds": 1, **FEW_SAMPLES}
     plain, more = (
-        simulate(tmp_path / str(at), 2, metrics=metrics, **settings).metrics()[0]["personalised"]
-        for at, metrics in enumerate(("", "auroc"))
+        simulate(tmp_path / str(number), 2, metrics=metrics, **settings).metrics()[0]["personalised"]
+        for number, metrics in enumerate(("", "auroc"))
     )
     assert more["each-auroc"].keys() == {"0", "1"}
     assert plain == {key: value for key, value in more.items() if "auroc" not in key}
@@ -136,13 +138,13 @@ def test_what_a_users_function_changes_in_place_is_its_own():
 
 def test_a_users_metric_that_fails_is_one_line(elsewhere):
     (elsewhere / "own.py").write_text("def bad(outputs, y):\n    return 'much'\n\n\nthing = 3\n")
-    given = {"method": "fedavg", "num_clients": 2, **FEW_SAMPLES, **FEW}
+    settings = {"method": "fedavg", "num_clients": 2, **FEW_SAMPLES, **FEW}
     with pytest.raises(fedpfl.FedpflError, match="metrics = 'own:bad': returns a str; it must return a number"):
-        fedpfl.run(metrics="own:bad", **given)
+        fedpfl.run(metrics="own:bad", **settings)
     with pytest.raises(fedpfl.ConfigError, match="metrics = 'own:thing': is an int, and must be a function"):
-        fedpfl.run(metrics="own:thing", **given)
+        fedpfl.run(metrics="own:thing", **settings)
     with pytest.raises(fedpfl.ConfigError, match="metrics = 'own:none': there is no none in"):
-        fedpfl.run(metrics="own:none", **given)
+        fedpfl.run(metrics="own:none", **settings)
 
 
 def reply(**claims):
@@ -151,7 +153,7 @@ def reply(**claims):
 
 
 @pytest.mark.parametrize(
-    ("claim", "words"),
+    ("claim", "reason"),
     [
         ({"auroc_metric_sum": 1.5, "auroc_metric_count": 1}, "must be from 0 to 1 times its count"),
         ({"auroc_metric_sum": 0.5, "auroc_metric_count": 21}, "must be a number from 0 to 20"),
@@ -161,11 +163,11 @@ def reply(**claims):
         ({"f1_macro_metric_sum": 0.5, "f1_macro_metric_count": 1}, "is not a metric of this run"),
     ],
 )
-def test_a_false_claim_is_left_out_with_its_other_half(claim, words):
+def test_a_false_claim_is_left_out_with_its_other_half(claim, reason):
     client = Client(0, 10, 10)
     metrics = reply(**claim)
     wrong = problems(metrics, ("personalised-correct",), client, asked=["auroc"])
-    assert words in "; ".join(wrong.values())
+    assert reason in "; ".join(wrong.values())
     leave_out(metrics, wrong)
     assert metrics == reply()
 
@@ -182,7 +184,7 @@ def test_the_best_round_and_early_stop_go_by_choose_by():
         scores = {"accuracy": number / 10, "loss": 1.0, "mae": mae}
         return {"round": number, "validation": scores, "personalised": {**scores, "each": {}}}
 
-    lines = [line(at + 1, mae) for at, mae in enumerate((3.0, 1.0, 2.0, 2.5))]
+    lines = [line(place + 1, mae) for place, mae in enumerate((3.0, 1.0, 2.0, 2.5))]
     assert History(lines).best_validated()["round"] == 4 and not History(lines).stalled(2)
     by = History(lines, "mae")
     assert by.best_validated()["round"] == 2 and by.best_score() == -1.0 and by.stalled(2) and not by.stalled(3)

@@ -163,9 +163,9 @@ class Months:
                 assert {*line["clients"]} == allowed
         key = folder.task()["state_key"]
         for client, trained in enumerate(state["personal_round"].tolist()):
-            own = ClientState(self.folder / "state", key, client)
+            kept = ClientState(self.folder / "state", key, client)
             if trained and client not in lacks and self.runs[name]["method"] in ("fedper", "ditto", "scaffold"):
-                assert own.load(trained)
+                assert kept.load(trained)
         if missing := sorted({*clients} - allowed):
             remarks = folder.task().get("remarks", [])
             begun_now = not before and not grid.lost

@@ -32,8 +32,8 @@ def labelled(folder, *classes):
 
 
 def run(folder, nodes, place="run", **settings):
-    given = {"method": "fedavg", "model": "mlp", "num_server_rounds": 1, "local_epochs": 1, "num_classes": 2}
-    values = federation(folder / place, len(nodes), **{**given, **settings})
+    defaults = {"method": "fedavg", "model": "mlp", "num_server_rounds": 1, "local_epochs": 1, "num_classes": 2}
+    values = federation(folder / place, len(nodes), **{**defaults, **settings})
     return run_federation(LocalGrid(len(nodes), values, node_config=nodes), values)
 
 
@@ -41,17 +41,17 @@ FIRST = ["age", "bp", "label"]
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("other", "message"),
     [
         (["bp", "age", "label"], "its columns are not most others'; their order is bp, age, that of most age, bp"),
         (["age", "weight", "label"], "its columns are not most others'; missing: bp; extra: weight"),
         (["age", "BP", "label"], "its columns are not most others'; missing: bp; extra: BP"),
     ],
 )
-def test_a_device_with_other_columns_is_left_out(tmp_path, caplog, other, words):
+def test_a_device_with_other_columns_is_left_out(tmp_path, caplog, other, message):
     folder = run(tmp_path, tables(tmp_path, FIRST, FIRST, other))
     assert folder.metrics()[0]["clients"] == [0, 1]
-    assert f"client 2 cannot take part: {words}" in caplog.text
+    assert f"client 2 cannot take part: {message}" in caplog.text
     assert folder.task()["names"]["columns"] == sent(["age", "bp"])
 
 

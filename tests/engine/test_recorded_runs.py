@@ -54,11 +54,11 @@ class Recorded(NamedTuple):
         return federation(self.place / name, CLIENTS, **self.settings)
 
 
-def record(place: Path, method: str, **given: Any) -> Recorded:
+def record(place: Path, method: str, **options: Any) -> Recorded:
     """Run a federation over messages that are answered in any order; in each round three of the four clients train."""
     settings = {
         "method": method, "num_clients": CLIENTS, "num_server_rounds": 2, "fraction_train": 0.75, "threads": 1,
-        **FEW_SAMPLES, **given,
+        **FEW_SAMPLES, **options,
     }  # fmt: skip
     values = federation(place / "recorded", CLIENTS, **settings)
     grid = LocalGrid(CLIENTS, values, shuffle=True)
@@ -92,8 +92,8 @@ def test_any_number_of_workers_and_flower_s_messages_in_any_order_give_the_same_
     for workers in (0, 1, 2, 5) if recorded.settings["method"] in STAND_FOR_ALL else (2,):
         values = recorded.again(str(workers))
         with SimulationTransport(Config.parse(values), workers) as transport:
-            found = run_federation(transport, values)
-        assert result(found, recorded.place / str(workers)) == expected
+            run = run_federation(transport, values)
+        assert result(run, recorded.place / str(workers)) == expected
 
 
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(recorded):
@@ -181,8 +181,10 @@ def require_nothing_personal(run: Recorded) -> list[set[str]]:
             continue
         # Any 16 bytes in a row of a personal array: a copy would hold them. Zeros prove nothing, and a weight that no
         # training has moved is what everybody starts from.
-        for at in range(0, array.size - 4, max(1, array.size // 20)):
-            piece, start = (np.ascontiguousarray(a).reshape(-1)[at : at + 4] for a in (array, initial[name]))
+        for start_of_piece in range(0, array.size - 4, max(1, array.size // 20)):
+            piece, start = (
+                np.ascontiguousarray(a).reshape(-1)[start_of_piece : start_of_piece + 4] for a in (array, initial[name])
+            )
             if np.all(piece != 0) and np.all(piece != start):
                 assert piece.tobytes() not in sent
     trained = []

@@ -30,8 +30,8 @@ def movements(tmp_path):
 @pytest.mark.parametrize("model", ["cnn-1d", "gru"])
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_on_series(tmp_path, movements, method, model):
-    own = {key: value for key, value in quick(method).items() if key.startswith(method.replace("-", "_"))}
-    settings = {**own, **movements, "method": method, "model": model, "fedreg_augmentation": "simple"}
+    options = {key: value for key, value in quick(method).items() if key.startswith(method.replace("-", "_"))}
+    settings = {**options, **movements, "method": method, "model": model, "fedreg_augmentation": "simple"}
     run = simulate(tmp_path, PEOPLE, **settings)
     (line,) = run.metrics()
     assert line["clients"] == [0, 1]
@@ -43,10 +43,10 @@ def test_every_method_trains_on_series(tmp_path, movements, method, model):
 def test_series_are_not_scaled(movements):
     settings = DataSettings(dataset="npz", data=movements["data"], partitioner="natural")
     data = FederatedData(settings, PEOPLE, 0)
-    with np.load(movements["data"]) as given:
+    with np.load(movements["data"]) as arrays:
         share = data.share(1)
-        assert np.array_equal(data.train(1).x.numpy(), given["x"][share.train])
-        assert np.array_equal(data.test(1).x.numpy(), given["x"][share.test])
+        assert np.array_equal(data.train(1).x.numpy(), arrays["x"][share.train])
+        assert np.array_equal(data.test(1).x.numpy(), arrays["x"][share.test])
     assert data.input_shape == (3, 30) and not data.is_image
 
 

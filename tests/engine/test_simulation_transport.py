@@ -34,13 +34,13 @@ from fedpfl.setup.config import Config
 CLIENTS = 4
 
 
-def settings(tmp_path, name, **given):
-    quick = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+def settings(tmp_path, name, **options):
+    quick = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **options}
     return federation(tmp_path / name, CLIENTS, **quick)
 
 
-def run(tmp_path, name, workers=2, printed=None, start=None, **given):
-    values = settings(tmp_path, name, **given)
+def run(tmp_path, name, workers=2, printed=None, start=None, **options):
+    values = settings(tmp_path, name, **options)
     traces = tmp_path / name / "tracebacks"
     with SimulationTransport(Config.parse(values), workers, printed or (lambda *_: None), traces, start) as transport:
         return run_federation(transport, values)
@@ -90,10 +90,10 @@ def test_workers_that_start_from_nothing_give_the_same_bits(tmp_path, undisturbe
 def test_clients_that_are_tested_in_turn_load_a_plain_model_once(tmp_path, monkeypatch):
     loads, real = [], Sharing.set_shared
     monkeypatch.setattr(Sharing, "set_shared", lambda self, flat: loads.append(1) or real(self, flat))
-    found = result(run(tmp_path, "once", 0, num_server_rounds=1))
+    once = result(run(tmp_path, "once", 0, num_server_rounds=1))
     assert len(loads) == CLIENTS + 1
     monkeypatch.setattr(client_engine, "is_plain", lambda model: False)
-    assert result(run(tmp_path, "each", 0, num_server_rounds=1)) == found
+    assert result(run(tmp_path, "each", 0, num_server_rounds=1)) == once
     assert len(loads) == CLIENTS + 1 + 2 * CLIENTS
 
 
@@ -103,8 +103,8 @@ def test_a_layer_of_a_user_s_is_not_plain():
 
 
 def test_float16_and_sparse_arrays_travel_alike(tmp_path):
-    given = {"method": "factorized-fl-plus", "wire_dtype": "float16", "learning_rate": 0.01}
-    assert result(run(tmp_path, "here", 0, **given)) == result(run(tmp_path, "workers", 2, **given))
+    options = {"method": "factorized-fl-plus", "wire_dtype": "float16", "learning_rate": 0.01}
+    assert result(run(tmp_path, "here", 0, **options)) == result(run(tmp_path, "workers", 2, **options))
 
 
 value = st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(min_size=1, max_size=40)
@@ -252,22 +252,22 @@ def test_both_shelves_hold_the_same_arrays(tmp_path, monkeypatch):
         listed = [ArrayHeader(n, id(a), a.dtype.str, a.shape, id(a) not in here) for n, a in chosen.items()]
         assert [note.number in there for note in listed] == [not note.follows for note in listed]
         here.take(listed, lambda note, chosen=chosen: chosen[note.name])
-        found = there.take(listed, lambda note, chosen=chosen: chosen[note.name].copy())
-        assert all(np.array_equal(found[name], array) for name, array in chosen.items())
+        taken = there.take(listed, lambda note, chosen=chosen: chosen[note.name].copy())
+        assert all(np.array_equal(taken[name], array) for name, array in chosen.items())
         assert sum(array.nbytes for array in here._held.values()) <= 4000 or len(here._held) <= len(chosen)
 
 
 MANY = 7
 
 
-def of_many(folder, **given):
+def of_many(folder, **options):
     return federation(
-        folder, MANY, **{"num_clients": MANY, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **given}
+        folder, MANY, **{"num_clients": MANY, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **options}
     )
 
 
-def many(tmp_path, name, workers=2, **given):
-    values = of_many(tmp_path / name, **given)
+def many(tmp_path, name, workers=2, **options):
+    values = of_many(tmp_path / name, **options)
     with SimulationTransport(Config.parse(values), workers) as transport:
         return run_federation(transport, values)
 
@@ -286,7 +286,7 @@ def added(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"method": "fedavg"},
         {"method": "fedper", "wire_dtype": "float16"},
@@ -298,18 +298,18 @@ def added(monkeypatch):
     ],
 )
 def test_clients_that_a_worker_runs_as_a_group_reply_as_those_here_to_the_bit(
-    tmp_path, small_groups, small_bn, added, given
+    tmp_path, small_groups, small_bn, added, options
 ):
-    here = result(many(tmp_path, "here", 0, **given))
+    here = result(many(tmp_path, "here", 0, **options))
     assert {len(clients) for clients in added} == {1}
     added.clear()
-    assert result(many(tmp_path, "workers", 2, **given)) == here
+    assert result(many(tmp_path, "workers", 2, **options)) == here
     assert {len(clients) for clients in added} <= {1, 3} and [0, 1, 2] in added
 
 
 def test_the_first_replies_go_through_no_pipe(tmp_path, monkeypatch):
     received, real = [], worker_pool.receive_array
-    monkeypatch.setattr(worker_pool, "receive_array", lambda *given: received.append(1) or real(*given))
+    monkeypatch.setattr(worker_pool, "receive_array", lambda *arguments: received.append(1) or real(*arguments))
     many(tmp_path, "alone")
     monkeypatch.setattr(running_mean, "MIN_GROUPS", 2)
     many(tmp_path, "in groups")
@@ -344,13 +344,13 @@ def test_a_reply_that_is_refused_or_missing_is_in_no_sum(tmp_path, small_groups,
         return reply
 
     monkeypatch.setitem(HANDLERS, "train", spoilt)
-    found = many(tmp_path, "workers")
-    line = found.metrics()[0]
+    run_of_workers = many(tmp_path, "workers")
+    line = run_of_workers.metrics()[0]
     assert line["clients"] == [0, 2, 6]
     assert added == [[0, 2], [6]] * 2
-    words = {"1": "out of order", "3": "update-norm-limit", "4": "train-loss", "5": "is missing"}
-    assert all(text in line["failed"][client] for client, text in words.items())
-    assert result(found) == result(many(tmp_path, "here", 0))
+    reasons = {"1": "out of order", "3": "update-norm-limit", "4": "train-loss", "5": "is missing"}
+    assert all(text in line["failed"][client] for client, text in reasons.items())
+    assert result(run_of_workers) == result(many(tmp_path, "here", 0))
 
 
 def test_a_worker_that_is_killed_with_a_part_of_a_group_loses_and_doubles_nothing(tmp_path, small_groups, added, train):
@@ -369,13 +369,15 @@ def test_a_worker_that_is_killed_with_a_part_of_a_group_loses_and_doubles_nothin
 
 
 @pytest.mark.parametrize(
-    ("does", "words"),
+    ("does", "message"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL, as the system does when memory runs out"),
         (lambda: os._exit(7), "ended with exit code 7"),
     ],
 )
-def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_path, small_groups, train, does, words):
+def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(
+    tmp_path, small_groups, train, does, message
+):
     attempts = tmp_path / "attempts"
 
     def die(client, number):
@@ -387,7 +389,7 @@ def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(tmp_
     train(die)
     first, second = many(tmp_path, "run").metrics()
     assert (first["clients"], second["clients"]) == ([0, 1, 2, 3, 5, 6], [*range(MANY)])
-    assert f"{words}, 3 times" in first["failed"]["4"]
+    assert f"{message}, 3 times" in first["failed"]["4"]
     assert attempts.read_text().count("x") >= 3
 
 

@@ -38,11 +38,11 @@ def slots():
 def test_arrays_arrive_as_they_were_written(slots):
     slot = slots.lend()
     assert write(slots, slot, ARRAYS)
-    found = slots.arrays(slot, headers(ARRAYS))
+    arrays = slots.arrays(slot, headers(ARRAYS))
     for name, array in ARRAYS.items():
-        assert found[name].dtype == array.dtype
-        assert found[name].flags.aligned
-        np.testing.assert_array_equal(found[name], array)
+        assert arrays[name].dtype == array.dtype
+        assert arrays[name].flags.aligned
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 def test_a_slot_is_lent_again_when_the_last_view_of_its_arrays_is_gone(slots):

@@ -20,21 +20,21 @@ def scores(run, name="personalised"):
 
 @pytest.mark.parametrize("method", each_method(without=ADAPTING))
 def test_the_scores_at_a_round_s_start_are_those_after_the_one_before(tmp_path, method):
-    given = {**FEW_SAMPLES, **quick(method), "method": method, "local_epochs": 2}
+    settings = {**FEW_SAMPLES, **quick(method), "method": method, "local_epochs": 2}
     if method == "fedfomo":
-        given["validation_fraction"] = 0.2
-    ends, starts = (simulate(tmp_path / at, 3, test_at=at, **given) for at in ("end", "start"))
+        settings["validation_fraction"] = 0.2
+    ends, starts = (simulate(tmp_path / moment, 3, test_at=moment, **settings) for moment in ("end", "start"))
     for name in ("personalised", "global"):
         assert scores(starts, name)[1:] == scores(ends, name)[:-1]
     assert scores(starts)[0]["each"]
 
 
 def test_the_mean_of_whole_models_is_of_the_round_before_also_after_a_resume(tmp_path):
-    given = {**FEW_SAMPLES, "method": "fedper", "evaluate_global": True, "local_epochs": 1}
-    ends, starts = (simulate(tmp_path / at, 3, test_at=at, **given) for at in ("end", "start"))
+    settings = {**FEW_SAMPLES, "method": "fedper", "evaluate_global": True, "local_epochs": 1}
+    ends, starts = (simulate(tmp_path / moment, 3, test_at=moment, **settings) for moment in ("end", "start"))
     assert scores(starts, "global") == [{}, *scores(ends, "global")[:2]]
-    simulate(tmp_path / "resumed", 3, test_at="start", **{**given, "num_server_rounds": 2})
-    resumed = simulate(tmp_path / "resumed", 3, test_at="start", resume=True, **given)
+    simulate(tmp_path / "resumed", 3, test_at="start", **{**settings, "num_server_rounds": 2})
+    resumed = simulate(tmp_path / "resumed", 3, test_at="start", resume=True, **settings)
     assert scores(resumed, "global") == scores(starts, "global")
 
 

@@ -38,23 +38,23 @@ class Devices(LocalGrid):
         return super().answer(kind, payload, node_config)
 
 
-def settings(tmp_path, method="fedper", **given):
-    return federation(tmp_path, CLIENTS, method=method, **{**GIVEN, **quick(method), **given})
+def settings(tmp_path, method="fedper", **options):
+    return federation(tmp_path, CLIENTS, method=method, **{**GIVEN, **quick(method), **options})
 
 
 def files(folder):
     """Return the content of all that a run stores, but for what is noted after its end."""
     names = ("config.toml", "metrics.jsonl", "summary.md", "global.safetensors")
-    found = {name: (folder.path / name).read_bytes() for name in names if (folder.path / name).is_file()}
-    return {**found, **{path.name: path.read_bytes() for path in (folder.path / "checkpoint").iterdir()}}
+    contents = {name: (folder.path / name).read_bytes() for name in names if (folder.path / name).is_file()}
+    return {**contents, **{path.name: path.read_bytes() for path in (folder.path / "checkpoint").iterdir()}}
 
 
 def afterwards(way, values, mode="local-train", **options):
     """Ask the clients behind a grid or in a simulation; return the way to them."""
     values = {**values, "resume": True, "personalise": mode}
-    found = way(int(values["num-clients"]) or CLIENTS, values, **options)
-    run_federation(found, values)
-    return found
+    result = way(int(values["num-clients"]) or CLIENTS, values, **options)
+    run_federation(result, values)
+    return result
 
 
 def model_of(tmp_path, client):
@@ -131,7 +131,7 @@ def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(
     assert {load_model(model_of(tmp_path, client)).about["round"] for client in range(CLIENTS)} == {2}
 
 
-def own(tmp_path, count):
+def own_files(tmp_path, count):
     rng, paths = np.random.default_rng(0), {}
     for i in range(count):
         paths[i] = tmp_path / f"own-{i}.npz"
@@ -140,9 +140,9 @@ def own(tmp_path, count):
 
 
 def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path, clock):
-    paths = own(tmp_path, 4)
-    given = {"dataset": "npz", "num_classes": 3, "new_clients": 0.0, "partitioner": "auto", "node_timeout": 10.0}
-    values = settings(tmp_path, num_clients=3, **given)
+    paths = own_files(tmp_path, 4)
+    options = {"dataset": "npz", "num_classes": 3, "new_clients": 0.0, "partitioner": "auto", "node_timeout": 10.0}
+    values = settings(tmp_path, num_clients=3, **options)
     folder = run_federation(Devices(3, values, data={i: paths[i] for i in range(3)}), values)
     # One old board is there, and the new one; the numbers of the boards that are away are not free.
     later = {**values, "num-clients": 4}
@@ -167,8 +167,8 @@ def test_a_client_that_fails_costs_only_itself(tmp_path):
 
     fails = {("train", first)}
     afterwards(Devices, values, intercept=broken)
-    found = EarlierRun(folder.path).personalised()
-    assert (list(found["new"]["each"]), found["failed"]) == ([str(second)], {str(first): "no power"})
+    personalised = EarlierRun(folder.path).personalised()
+    assert (list(personalised["new"]["each"]), personalised["failed"]) == ([str(second)], {str(first): "no power"})
     fails.add(("train", second))
     with pytest.raises(FedpflError, match=r"run: clients \d, \d: no power"):
         afterwards(Devices, values, intercept=broken)

@@ -44,8 +44,8 @@ def test_clients_with_models_of_their_own_are_compared_with_those():
     mixed, measured = rule(Attentive, [0.0], [1, 1], alpha=1.0, sigma=1.0), Diagnostics()
     for made, expected in [([[1.0], [2.0]], (3.5, 1.5)), ([[3.0], [6.0]], (0.5, 4.5))]:
         rows = np.array(made, np.float32)
-        found = measure(measured, mixed, {0: [3.0], 1: [7.0]}, lambda rows=rows: setattr(mixed, "for_clients", rows))
-        assert tuple(found.values()) == expected
+        values = measure(measured, mixed, {0: [3.0], 1: [7.0]}, lambda rows=rows: setattr(mixed, "for_clients", rows))
+        assert tuple(values.values()) == expected
 
 
 def test_running_statistics_do_not_count():
@@ -55,8 +55,8 @@ def test_running_statistics_do_not_count():
     mean, measured = Mean(federation, start), Diagnostics()
     made = np.array([2.0, 0.0, 90.0, 80.0, 1.0], np.float32)
     vectors = {0: [2.0, 3.0, 70.0, 60.0, 1.0], 1: [2.0, 0.0, 9.0, 8.0, 4.0]}
-    found = measure(measured, mean, vectors, lambda: setattr(mean, "shared", made))
-    assert found == {"drift": 3.0, "shared-change": pytest.approx(5**0.5)}
+    values = measure(measured, mean, vectors, lambda: setattr(mean, "shared", made))
+    assert values == {"drift": 3.0, "shared-change": pytest.approx(5**0.5)}
 
 
 def taus(path):
@@ -71,8 +71,8 @@ def taus(path):
 
 
 def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
-    given = {"method": "feddecomp", "feddecomp_init": "code", "num_server_rounds": 2, "diagnostics": True}
-    folder, grid = simulate_and_listen(tmp_path, 3, **given)
+    settings = {"method": "feddecomp", "feddecomp_init": "code", "num_server_rounds": 2, "diagnostics": True}
+    folder, grid = simulate_and_listen(tmp_path, 3, **settings)
     lines = folder.metrics()
     sent = [decode(reply.arrays["shared"]).astype(np.float64) for _, _, reply in grid.training()]
     means = [np.mean(sent[:3], axis=0), np.mean(sent[3:], axis=0)]
@@ -106,8 +106,8 @@ def test_measuring_changes_nothing_else(tmp_path):
     assert set(plain.metrics()[0]["details"]) == {"tau-per-sigma"}
 
 
-@pytest.mark.parametrize(("method", "found"), [("local", {"personal-change"}), ("fedavg", {"drift", "shared-change"})])
-def test_what_a_method_has_not_is_not_measured(tmp_path, method, found):
+@pytest.mark.parametrize(("method", "names"), [("local", {"personal-change"}), ("fedavg", {"drift", "shared-change"})])
+def test_what_a_method_has_not_is_not_measured(tmp_path, method, names):
     settings = {"num_server_rounds": 2, "local_epochs": 1, "diagnostics": True}
     for line in simulate(tmp_path, 2, method=method, **settings).metrics():
-        assert set(line["details"]) == {"gradients", *found}
+        assert set(line["details"]) == {"gradients", *names}

@@ -71,8 +71,8 @@ def test_the_first_limit_follows_from_what_was_sent_and_from_fresh_weights():
 
 def test_a_refusal_tells_the_norm_and_the_limit():
     limit, made = limit_of()
-    words = "its update of the shared arrays has the norm 9, at most 4 is accepted (update-norm-limit = 4)"
-    assert play(limit, made, 1, {2: [9, 0, 0, 0]}) == {2: words}
+    message = "its update of the shared arrays has the norm 9, at most 4 is accepted (update-norm-limit = 4)"
+    assert play(limit, made, 1, {2: [9, 0, 0, 0]}) == {2: message}
 
 
 def test_the_first_updates_towards_targets_are_compared_with_each_other():
@@ -80,8 +80,8 @@ def test_the_first_updates_towards_targets_are_compared_with_each_other():
     limit.targets = True
     assert limit.compares(made)
     refused = play(limit, made, 1, {i: [norm, 0, 0, 0] for i, norm in enumerate((0, 30, 30, 599, 601))})
-    words = "its update of the shared arrays has the norm 601, at most 600 is accepted (update-norm-limit = 4)"
-    assert refused == {4: words} and not limit.compares(made)
+    message = "its update of the shared arrays has the norm 601, at most 600 is accepted (update-norm-limit = 4)"
+    assert refused == {4: message} and not limit.compares(made)
     # The clients' own norms do not make the limit smaller than what was sent.
     limit, made = limit_of([10, 0, 0, 0], extras=Extras())
     limit.targets = True

@@ -24,29 +24,29 @@ def file(folder, seed=0):
 
 
 def test_the_server_tests_the_global_model_on_its_own_samples(tmp_path):
-    given, x, y = file(tmp_path)
+    source, x, y = file(tmp_path)
     for name, more in (("local", {}), ("flower", {"grid": LocalGrid})):
-        run = simulate(tmp_path / name, 3, test_on="server", metrics="f1-macro", method="fedavg", **given, **more)
+        run = simulate(tmp_path / name, 3, test_on="server", metrics="f1-macro", method="fedavg", **source, **more)
         last = run.metrics()[-1]
         assert last["global"]["samples"] == 50 and "f1-macro" in last["global"]
         assert sum(last["personalised"]["samples"].values()) + sum(n for n, _ in run.task()["samples"]) == 200
         with torch.no_grad():
             outputs = fedpfl.load(str(run.path)).model()(torch.from_numpy(x))
         assert last["global"]["accuracy"] == pytest.approx(float(np.mean(outputs.argmax(1).numpy() == y)))
-    settings = Config.parse({"dataset": "npz", "data": given["data"], "test-on": "server"}).data
+    settings = Config.parse({"dataset": "npz", "data": source["data"], "test-on": "server"}).data
     data = federated_data(settings, 3, 1)
     assert max(np.concatenate(data.share(i)).max() for i in range(3)) < 200  # nobody gets a sample of the test set
 
 
 def test_the_server_scales_its_samples_as_the_clients_do(tmp_path):
-    given, x, y = file(tmp_path)
-    given.update(method="fedavg", test_on="server", standardize="all")
-    run = simulate(tmp_path / "run", 3, **given)
-    config = Config.parse(federation(tmp_path / "run", 3, **given))
+    source, x, y = file(tmp_path)
+    source.update(method="fedavg", test_on="server", standardize="all")
+    run = simulate(tmp_path / "run", 3, **source)
+    config = Config.parse(federation(tmp_path / "run", 3, **source))
     data = FederatedData(config.data, 3, config.run.seed)
-    own = np.concatenate([data.share(i).train for i in range(3)])
-    with np.load(given["data"]) as arrays:
-        mine = arrays["x_train"][own]
+    positions = np.concatenate([data.share(i).train for i in range(3)])
+    with np.load(source["data"]) as arrays:
+        mine = arrays["x_train"][positions]
     assert len(mine) < 200  # the clients' tests have no say
     model = fedpfl.load(str(run.path)).model()
     with torch.no_grad():
@@ -56,13 +56,13 @@ def test_the_server_scales_its_samples_as_the_clients_do(tmp_path):
 
 
 def test_a_test_set_at_the_server_needs_a_global_model_and_a_test_set(tmp_path):
-    given, x, y = file(tmp_path)
+    source, x, y = file(tmp_path)
     with pytest.raises(ConfigError, match="test-on = 'server': needs a global model, and fedper has none"):
-        simulate(tmp_path / "a", 2, test_on="server", method="fedper", **given)
-    given["data"] = str(tmp_path / "other.npz")
-    np.savez(given["data"], x=x, y=y)
+        simulate(tmp_path / "a", 2, test_on="server", method="fedper", **source)
+    source["data"] = str(tmp_path / "other.npz")
+    np.savez(source["data"], x=x, y=y)
     with pytest.raises(ConfigError, match="test-on = 'server': other has no test set"):
-        simulate(tmp_path / "b", 2, test_on="server", method="fedavg", **given)
+        simulate(tmp_path / "b", 2, test_on="server", method="fedavg", **source)
     for key, value in {"standardize": "client", "permute-labels": True, "split": "given", "test-at": "start"}.items():
         with pytest.raises(ConfigError, match=f"cannot be combined with {key}"):
             Config.parse({"method": "fedavg", "test-on": "server", key: value})
@@ -88,9 +88,9 @@ def test_clients_may_only_train_or_only_test(elsewhere, method):
 
 
 def test_somebody_has_to_train_and_to_be_tested(elsewhere):
-    for sizes, words in (
+    for sizes, message in (
         (((20, 0), (20, 0)), "no client is tested"),
         (((0, 20), (0, 20)), "none of the 0 owners of the samples has"),
     ):
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=message):
             fedpfl.run(**SMALL, method="fedavg", data=clients(*sizes))

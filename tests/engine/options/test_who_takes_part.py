@@ -62,7 +62,7 @@ def test_a_function_sees_what_clients_reported_also_after_a_resume(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         (lambda: [], "leaves no client in round 1"),
         (lambda round: [7], "returns 7 in round 1, and there is no such client"),
@@ -72,8 +72,8 @@ def test_a_function_sees_what_clients_reported_also_after_a_resume(tmp_path):
         (lambda round: 1 / 0, "raises ZeroDivisionError"),
     ],
 )
-def test_a_wrong_choice_is_one_line(tmp_path, function, words):
-    with as_setting("available-clients", function) as text, pytest.raises(FedpflError, match=words):
+def test_a_wrong_choice_is_one_line(tmp_path, function, message):
+    with as_setting("available-clients", function) as text, pytest.raises(FedpflError, match=message):
         simulate(tmp_path, 2, available_clients=text, **GIVEN)
 
 

@@ -33,10 +33,10 @@ def check(data: dict[str, np.ndarray], windows: int) -> None:
     np.testing.assert_allclose(train.mean(axis=(0, 2)), 0, atol=1e-3)
     np.testing.assert_allclose(train.std(axis=(0, 2)), 1, atol=1e-3)
     for person in np.unique(data["client_train"]):
-        own = {
+        activities = {
             part: np.unique(data[f"y_{part}"][data[f"client_{part}"] == person]).tolist() for part in ("train", "test")
         }
-        assert own["train"] == own["test"], "every activity of a person is trained and tested"
+        assert activities["train"] == activities["test"], "every activity of a person is trained and tested"
 
 
 def test_made_up_windows(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_leaf_s_writers_become_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ({"x": [[0.5] * 783], "y": [1]}, "x must be lists of 784 numbers from 0 to 1"),
         ({"x": [[2.0] * 784], "y": [1]}, "x must be lists of 784 numbers from 0 to 1"),
@@ -60,10 +60,10 @@ def test_leaf_s_writers_become_clients(tmp_path: Path) -> None:
         ([], "x must be lists"),
     ],
 )
-def test_bad_leaf_files_are_one_line(tmp_path: Path, content: object, words: str) -> None:
+def test_bad_leaf_files_are_one_line(tmp_path: Path, content: object, message: str) -> None:
     write_leaf(tmp_path / "train/a.json", {"f1": content})
     _, ended = run("fedfac/leaf_femnist.py", tmp_path, "--write", tmp_path / "femnist.npz")
-    assert words in ended and "\n" not in ended
+    assert message in ended and "\n" not in ended
     assert not (tmp_path / "femnist.npz").exists()
 
 
@@ -72,9 +72,9 @@ def test_the_subset_has_as_many_images_of_each_class(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("n01", "n02", "n03"):
         (tmp_path / "train" / name).mkdir(parents=True)
-        for at in range(240):
+        for number in range(240):
             pixels = rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)
-            image.fromarray(pixels).save(tmp_path / "train" / name / f"{at:03d}.png")
+            image.fromarray(pixels).save(tmp_path / "train" / name / f"{number:03d}.png")
     arguments = ("--classes", "2", "--side", "8", "--write", tmp_path / "subset.npz")
     assert not run("feddecomp/imagenet_subset.py", tmp_path / "train", *arguments)[1]
     data = load(DataSettings(dataset="npz", data=str(tmp_path / "subset.npz")))

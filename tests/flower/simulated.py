@@ -38,8 +38,8 @@ def apps(names: list[str]) -> tuple[ServerApp, ClientApp]:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         for name in names:
-            _, words = of_method(name)
-            settings = {"local_epochs": 2, "batch_size": 10, **words}
+            _, options = of_method(name)
+            settings = {"local_epochs": 2, "batch_size": 10, **options}
             strategy = getattr(strategies, find(name).__name__)(model=Net, **settings)
             try:
                 result = strategy.start(grid, ArrayRecord(), num_rounds=1)

@@ -70,24 +70,24 @@ def cpus(flower: Flower, address: str) -> float:
     done = subprocess.run(
         [script("ray"), "status", "--address", address], env=flower.environment, capture_output=True, text=True
     )
-    found = re.search(r"/([0-9.]+) CPU", done.stdout)
-    return float(found.group(1)) if found else 0.0
+    match = re.search(r"/([0-9.]+) CPU", done.stdout)
+    return float(match.group(1)) if match else 0.0
 
 
 def actors() -> dict[int, str]:
     """Return the machine of each process that plays clients and has torch loaded, which it does for the first one."""
     raylets = {machine: set(marked(f"FEDPFL_TEST_MACHINE={machine}")) for machine in MACHINES}
-    found = {}
+    machines = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if not (process / "cmdline").read_bytes().startswith(b"ray::ClientAppActor"):
                 continue
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if "libtorch" in (process / "maps").read_text():
-                found.update({int(process.name): machine for machine in MACHINES if parent in raylets[machine]})
+                machines.update({int(process.name): machine for machine in MACHINES if parent in raylets[machine]})
         except OSError:
             continue
-    return found
+    return machines
 
 
 def test_a_cluster_of_two_nodes_plays_the_clients_to_the_same_bits(tmp_path):

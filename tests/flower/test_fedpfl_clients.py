@@ -36,9 +36,9 @@ def of_method(name):
     """Return the settings of a method by fedpfl's keys, and as a strategy's keywords."""
     keys = {key.replace("_", "-"): value for key, value in QUICK_OF_METHOD.get(name, {}).items()}
     keys = {key: value for key, value in keys.items() if key != "fedreg-augmentation"}
-    own = {f"fedreg-{key}" if name == "fedreg" else key.replace("_", "-"): value
+    options = {f"fedreg-{key}" if name == "fedreg" else key.replace("_", "-"): value
            for key, value in NEEDED.get(name, {}).items()}  # fmt: skip
-    keys.update(own)
+    keys.update(options)
     keywords = {key.removeprefix(f"{name}-").replace("-", "_"): value for key, value in keys.items()}
     return keys, keywords
 
@@ -79,10 +79,10 @@ def require_the_same_bits(name, keys, keywords, tmp_path, **of_clients):
     )
     grid = AppGrid(app)
     result = strategy.start(grid, ArrayRecord(), num_rounds=2)
-    found = strategy._loop.state()
-    assert found.keys() >= wanted.keys() - {"silent_rounds"}
+    state = strategy._loop.state()
+    assert state.keys() >= wanted.keys() - {"silent_rounds"}
     for key in wanted:
-        np.testing.assert_array_equal(found[key], wanted[key], err_msg=key)
+        np.testing.assert_array_equal(state[key], wanted[key], err_msg=key)
     # The same tests: here the mean over samples, there also the mean over clients.
     said = folder.metrics()[-1]["personalised"]["weighted"]
     assert result.evaluate_metrics_clientapp[2]["personalised-accuracy"] == pytest.approx(said, abs=1e-9)

@@ -174,15 +174,15 @@ def test_nodes_with_a_path_get_their_numbers_from_the_server():
 
 
 @pytest.mark.parametrize(
-    ("strategy", "words"),
+    ("strategy", "error"),
     [("FedBABU", "must be a pair .train, test.: fedbabu adapts to them"), ("KNNPer", "must be a pair .train, test.")],
 )
-def test_a_test_needs_the_samples_that_the_method_adapts_to(strategy, words, caplog):
+def test_a_test_needs_the_samples_that_the_method_adapts_to(strategy, error, caplog):
     def evaluate(message, context):
         return fit(message, context, model=Net, data=loader(context.node_config["partition-id"]))
 
     assert not trained(fitting(functions={"evaluate": evaluate}), strategy).evaluate_metrics_clientapp
-    assert words.replace(".train, test.", "(train, test)") in caplog.text
+    assert error.replace(".train, test.", "(train, test)") in caplog.text
 
 
 def test_functions_without_fit_are_refused_where_the_strategy_has_the_model(caplog):

@@ -86,7 +86,7 @@ def test_an_app_in_flowers_shape_keeps_a_head_on_each_node(tmp_path):
     project.write_text(project.read_text().replace("num-server-rounds = 10", "num-server-rounds = 3"))
     with Bench() as bench:
         said = bench.output(app)
-        scores = [float(found) for found in re.findall(r"Aggregated MetricRecord: \{'accuracy': ([\d.]+)\}", said)]
+        scores = [float(number) for number in re.findall(r"Aggregated MetricRecord: \{'accuracy': ([\d.]+)\}", said)]
         assert len(scores) == 3
         assert scores[-1] > 0.8
         assert "shared arrays: fc1.weight, fc1.bias\n" in said

@@ -58,7 +58,7 @@ class Follows(fedpfl.Listener):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"dp_noise_multiplier": 1.0}, "dp-where = 'client': needs model=, and fit or client_app on the nodes"),
         ({"dp_epsilon": 5.0, "dp_where": "server"}, "must be 0 where norm.num_batches_tracked, an array of whole"),
@@ -80,11 +80,11 @@ class Follows(fedpfl.Listener):
         ({"listeners": [Follows()]}, "listeners = 'Follows': has run_ended, which Flower's loop never calls"),
     ],
 )
-def test_what_flowers_loop_has_no_place_for_is_refused(settings, words):
+def test_what_flowers_loop_has_no_place_for_is_refused(settings, message):
     grid = AppGrid(plain_app())
     with pytest.raises(fedpfl.ConfigError) as caught:
         strategies.FedAvg(**settings).start(grid, initial())
-    assert words in str(caught.value) and not grid.sent
+    assert message in str(caught.value) and not grid.sent
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_the_number_of_rounds_is_that_of_the_strategy_unless_an_argument_says_it
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"local_epochs": 50}, "local-epochs = 50: needs model="), ({"loss": "mine:loss"}, "loss = 'mine:loss': needs"),
         ({"learning_rate": 9.0}, "learning-rate = 9.0: needs model="), ({"batch_size": 1}, "batch-size = 1: needs"),
     ],
 )  # fmt: skip
-def test_settings_that_loops_of_ones_own_would_not_follow_are_refused(settings, words):
-    with pytest.raises(fedpfl.ConfigError, match=words):
+def test_settings_that_loops_of_ones_own_would_not_follow_are_refused(settings, message):
+    with pytest.raises(fedpfl.ConfigError, match=message):
         strategies.FedPer(head="fc2", **settings).start(AppGrid(plain_app()), initial())
 
 
@@ -195,11 +195,11 @@ def test_hooks_that_are_overridden_are_refused_in_the_loop_that_never_calls_them
         Scheduled(model=Net).run_federation(AppGrid(plain_app()))
 
 
-@pytest.mark.parametrize("given", [{}, {"num_server_rounds": 4}])
-def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(given):
+@pytest.mark.parametrize("settings", [{}, {"num_server_rounds": 4}])
+def test_a_wrapper_does_not_tell_how_many_rounds_a_schedule_has(settings):
     app = moving([0.01] * 3, [10] * 3)
-    wrapped = DifferentialPrivacyServerSideFixedClipping(strategies.FedAvg(evaluate_every=2, **given), 0.0, 100.0, 3)
-    if not given:
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategies.FedAvg(evaluate_every=2, **settings), 0.0, 100.0, 3)
+    if not settings:
         with pytest.raises(fedpfl.ConfigError, match=r"evaluate-every .* needs the number of rounds"):
             wrapped.start(AppGrid(app), zeros(), num_rounds=4)
         return
@@ -247,7 +247,7 @@ def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     for wrong in ({"loss": 1e300}, {"loss": float("nan")}, {"val-accuracy": -5.0}, {"eval_acc": 500.0}):
         assert not mean_of_metrics([of(n=1, **wrong)], "n"), wrong
     caplog.clear()
-    long = {"x" * 10**6: 1.0, "red\x1b[31m": 1.0, **{f"accuracy{at}": float("nan") for at in range(1000)}}
+    long = {"x" * 10**6: 1.0, "red\x1b[31m": 1.0, **{f"accuracy{number}": float("nan") for number in range(1000)}}
     assert dict(mean_of_metrics([of(n=1, loss=1.0, **long)], "n")) == {"loss": 1.0}
     assert len(caplog.text) < 500 and "\x1b" not in caplog.text and "left out, and 1001 more" in caplog.text
     claimed = [of(n=1, accuracy=0.0), of(n=1, accuracy=0.0), of(n=1e6, accuracy=1.0)]
@@ -379,10 +379,10 @@ def test_a_split_of_ones_own_needs_loops_of_ones_own(caplog):
     assert "model = None: must be given to the strategy, whose nodes then train by fit or client_app" in caplog.text
 
 
-@pytest.mark.parametrize(("given", "told"), [({}, True), ({"head": "fc2"}, False), ({"keep": "fc2"}, False)])
-def test_a_head_that_nobody_named_is_told(given, told, caplog):
+@pytest.mark.parametrize(("settings", "told"), [({}, True), ({"head": "fc2"}, False), ({"keep": "fc2"}, False)])
+def test_a_head_that_nobody_named_is_told(settings, told, caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
-        strategies.FedPer(**given).start(AppGrid(plain_app(("fc2.",))), initial(), num_rounds=1)
+        strategies.FedPer(**settings).start(AppGrid(plain_app(("fc2.",))), initial(), num_rounds=1)
     assert ("'fc2' is taken as the head, the last layer that may be linear: name it by head=" in caplog.text) == told
 
 
@@ -454,12 +454,12 @@ def test_a_method_that_shares_no_array_of_the_model_has_had_its_rounds(tmp_path,
 
 @pytest.mark.parametrize("loop", ["start", "run_federation"])
 def test_a_setting_of_both_sides_is_refused_unless_they_agree(loop, tmp_path):
-    for rate, words in ((0.5, "learning-rate = 0.5: the strategy sets 0.1: give it there alone"), (0.1, "")):
+    for rate, message in ((0.5, "learning-rate = 0.5: the strategy sets 0.1: give it there alone"), (0.1, "")):
         app = strategies.client_app(model=Net, data=data_of, learning_rate=rate)
         more, first = ({}, [ArrayRecord()]) if loop == "start" else ({"output_dir": str(tmp_path)}, [])
         strategy = strategies.FedAvg(model=Net, learning_rate=0.1, node_timeout=10.0, **more)
-        if words:
-            with pytest.raises(fedpfl.FedpflError, match=words):
+        if message:
+            with pytest.raises(fedpfl.FedpflError, match=message):
                 getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1)
         else:
             assert getattr(strategy, loop)(AppGrid(app), *first, num_rounds=1).arrays

@@ -231,9 +231,9 @@ def test_too_few_replies_end_the_run(tmp_path):
 
 def test_looking_for_replies_leaves_the_superlink_its_time(clock):
     pace = half_round.Pace()
-    for look, found in ((0.0, False), (0.01, False), (0.5, True), (0.0, False), (0.5, False)):
+    for look, has_replies in ((0.0, False), (0.01, False), (0.5, True), (0.0, False), (0.5, False)):
         clock.now += look
-        pace.pause(found)
+        pace.pause(has_replies)
     # A call, a request, one that brought a large reply, a call, and a SuperLink that is very busy.
     assert clock.slept == pytest.approx([0.002, 0.05, 0.002, 0.002, 0.3])
     clock.now += 200

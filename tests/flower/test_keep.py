@@ -220,13 +220,13 @@ def test_what_a_node_has_kept_never_leaves_it(caplog):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "error"),
     [
         (lambda state: state["fc2.weight"].fill_(torch.nan), "the training diverged in round 1: arrays that stay"),
         (lambda state: state.pop("fc2.weight"), "the reply lacks 'fc2.weight', which stays on this node"),
     ],
 )
-def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, words, caplog):
+def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, error, caplog):
     app = ClientApp(mods=[keep()])
 
     @app.train()
@@ -239,7 +239,7 @@ def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, words, capl
     grid = AppGrid(app)
     with pytest.raises(fedpfl.FedpflError, match="no round counted: round 1: no client trained"):
         strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
-    assert words in caplog.text
+    assert error in caplog.text
     assert not any(name for context in grid.contexts for name in context.state.array_records)
 
 
@@ -257,11 +257,11 @@ def test_the_owner_of_a_node_bounds_how_often_it_answers(loop, tmp_path, monkeyp
     """The three clients of this test are one device's."""
     (tmp_path / "policy.toml").write_text(f'most-releases = 4\nstate-folders = ["{tmp_path}"]\n')
     monkeypatch.setenv("FEDPFL_POLICY", str(tmp_path / "policy.toml"))
-    own = loop == "own loops"
+    is_own = loop == "own loops"
     data = lambda context: (loader(context.node_config["partition-id"]),) * 2  # noqa: E731
     apps = [flowers_app([keep(tmp_path)]), strategies.client_app(model=Net, data=data, state_dir=tmp_path)]
-    strategy = strategies.FedPer(**({"head": "fc2"} if own else {"model": Net}), fraction_evaluate=0.0)
-    result = strategy.start(AppGrid(apps[not own]), initial() if own else ArrayRecord(), num_rounds=3)
+    strategy = strategies.FedPer(**({"head": "fc2"} if is_own else {"model": Net}), fraction_evaluate=0.0)
+    result = strategy.start(AppGrid(apps[not is_own]), initial() if is_own else ArrayRecord(), num_rounds=3)
     assert list(result.train_metrics_clientapp) == [1, 2]
     assert "it has answered 4 times, and most-releases is 4" in caplog.text
 

@@ -68,8 +68,8 @@ def test_any_frame_that_is_none_is_refused_in_one_line(content):
 
 def test_a_frame_must_end_where_its_bytes_end():
     (record,) = to_framed_content(FULL).values()
-    for content, words in ((record[FRAME] + b"x", "1 extra bytes"), (record[FRAME][:-1], "an incomplete frame")):
-        with pytest.raises(LayoutError, match=words):
+    for content, message in ((record[FRAME] + b"x", "1 extra bytes"), (record[FRAME][:-1], "an incomplete frame")):
+        with pytest.raises(LayoutError, match=message):
             from_content(framed(content))
 
 

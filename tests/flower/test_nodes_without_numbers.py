@@ -34,14 +34,14 @@ def own_data(tmp_path, count, key="data-path"):
     return {i: {key: str(tmp_path / f"own{i}.npz")} for i in range(count)}
 
 
-def own(tmp_path, count=3, **settings):
-    given = {"method": "fedper", "num_server_rounds": 2, "num_classes": 3, "num_clients": count, **settings}
-    return federation(tmp_path, count, **given)
+def settings_of_run(tmp_path, count=3, **settings):
+    values = {"method": "fedper", "num_server_rounds": 2, "num_classes": 3, "num_clients": count, **settings}
+    return federation(tmp_path, count, **values)
 
 
 @pytest.mark.parametrize("key", ["data-path", "data"])
 def test_nodes_with_a_data_path_alone_are_numbered_by_their_ids(tmp_path, key):
-    values = own(tmp_path)
+    values = settings_of_run(tmp_path)
     folder = run_federation(PathsAlone(3, values, node_config=own_data(tmp_path, 3, key)), values)
     assert [line["clients"] for line in folder.metrics()] == [[0, 1, 2]] * 2
     stored = sorted(json.loads(path.read_text())["client"] for path in (tmp_path / "state").rglob("number-*"))
@@ -52,7 +52,7 @@ def test_they_do_what_nodes_with_the_same_numbers_do(tmp_path):
     nodes, results = own_data(tmp_path, 3), []
     for grid in (PathsAlone, LocalGrid):
         place = tmp_path / grid.__name__
-        values = own(place)
+        values = settings_of_run(place)
         results.append(arrays(run_federation(grid(3, values, node_config=nodes), values), place))
     assert results[0].keys() == results[1].keys()
     assert all(np.array_equal(results[0][name], results[1][name]) for name in results[0])
@@ -67,7 +67,7 @@ def test_some_may_have_a_number_of_their_own(tmp_path):
                 return handle(kind, payload, self.run_config, {**node_config, "partition-id": 0})
             return super().answer(kind, payload, node_config)
 
-    values = own(tmp_path, num_server_rounds=1)
+    values = settings_of_run(tmp_path, num_server_rounds=1)
     folder = run_federation(Mixed(3, values, node_config=nodes), values)
     assert folder.metrics()[0]["clients"] == [0, 1, 2]
     assert sorted(json.loads(path.read_text())["client"] for path in (tmp_path / "state").rglob("number-*")) == [1, 2]
@@ -75,14 +75,14 @@ def test_some_may_have_a_number_of_their_own(tmp_path):
 
 def test_a_resumed_run_finds_them_as_they_were_though_their_ids_changed(tmp_path):
     nodes = own_data(tmp_path, 3)
-    undisturbed = own(tmp_path / "a")
+    undisturbed = settings_of_run(tmp_path / "a")
     expected = arrays(run_federation(PathsAlone(3, undisturbed, node_config=nodes), undisturbed), tmp_path / "a")
 
     def dies(kind, client, payload):
         if kind == "train" and payload.config["round"] == 2:
             raise Killed
 
-    values = own(tmp_path / "b")
+    values = settings_of_run(tmp_path / "b")
     with pytest.raises(Killed):
         run_federation(PathsAlone(3, values, intercept=dies, node_config=nodes), values)
     values["resume"] = True
@@ -107,7 +107,7 @@ def test_a_node_that_comes_back_during_a_run_is_the_client_that_it_was(tmp_path)
     def restarts(kind, client, payload):
         grid.again |= kind == "evaluate"
 
-    values = own(tmp_path, 2)
+    values = settings_of_run(tmp_path, 2)
     grid = Restarted(2, values, intercept=restarts, node_config={**nodes, 2: nodes[1]})
     folder = run_federation(grid, values)
     assert [line["clients"] for line in folder.metrics()] == [[0, 1]] * 2
@@ -116,12 +116,12 @@ def test_a_node_that_comes_back_during_a_run_is_the_client_that_it_was(tmp_path)
 
 def test_what_cannot_be_numbered_is_one_line_before_round_1(tmp_path):
     nodes = own_data(tmp_path, 2)
-    values = own(tmp_path / "a", 0)
+    values = settings_of_run(tmp_path / "a", 0)
     with pytest.raises(
         FedpflError, match=r"num-clients = 0: must be the number of clients where nodes have no num-partitions"
     ):
         run_federation(PathsAlone(2, values, node_config=nodes), values)
-    values = own(tmp_path / "b", 2)
+    values = settings_of_run(tmp_path / "b", 2)
     with pytest.raises(
         FedpflError, match="is client 0 already; two nodes of a device that use the same data need a part"
     ):
@@ -129,7 +129,7 @@ def test_what_cannot_be_numbered_is_one_line_before_round_1(tmp_path):
 
 
 def test_more_nodes_than_clients_cost_only_themselves(tmp_path, caplog):
-    values = own(tmp_path, 1)
+    values = settings_of_run(tmp_path, 1)
     folder = run_federation(PathsAlone(2, values, node_config=own_data(tmp_path, 2)), values)
     assert folder.task()["clients"] == 1
     assert "node 101 cannot take part: num-clients = 1: all numbers of clients are taken" in caplog.text
@@ -137,7 +137,7 @@ def test_more_nodes_than_clients_cost_only_themselves(tmp_path, caplog):
 
 def test_a_node_believes_no_number_that_cannot_be(tmp_path):
     path = own_data(tmp_path, 1)[0]["data-path"]
-    values, node = own(tmp_path, 2), {"data-path": path}
+    values, node = settings_of_run(tmp_path, 2), {"data-path": path}
     for wrong in (2, -1, "1", 1.0):
         with pytest.raises(StateError, match="must be a number below num-clients"):
             handle("query", Payload({"state-key": "run", "client": wrong}), values, node)

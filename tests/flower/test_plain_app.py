@@ -148,7 +148,7 @@ def test_a_reply_that_cannot_be_used_costs_one_line_and_nothing_else(wrong, said
         return wrong(message) if kind == "train" and client == 1 else None
 
     seen = []
-    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda found, key: seen.append(len(found)))
+    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda metrics, key: seen.append(len(metrics)))
     with caplog.at_level(logging.WARNING, "flwr"):
         result = strategy.start(AppGrid(plain_app(), broken=broken), initial(), num_rounds=2)
     assert seen == [2, 2]
@@ -229,7 +229,7 @@ def test_nodes_come_and_go():
         return None
 
     grid.broken = coming
-    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda found, key: counts.append(len(found)))
+    strategy = strategies.FedAvg(train_metrics_aggr_fn=lambda metrics, key: counts.append(len(metrics)))
     strategy.start(grid, initial(), num_rounds=3)
     assert counts == [3, 3, 2]
     assert {client for kind, client, _ in grid.sent if kind == "train"} == {0, 1, 2, 3}
@@ -276,9 +276,9 @@ def test_flowers_privacy_clips_and_disturbs(wrapper, strategy):
     noisy = wrapper(inner, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=3)
     quiet = wrapper(other, noise_multiplier=0.0, clipping_norm=1.0, num_sampled_clients=3)
     grid = AppGrid(float_app(mods))
-    found = noisy.start(grid, first, num_rounds=2)
+    result = noisy.start(grid, first, num_rounds=2)
     exact = quiet.start(AppGrid(float_app(mods)), first, num_rounds=1)
-    assert set(found.arrays) == set(first)
+    assert set(result.arrays) == set(first)
     moved = np.concatenate([(exact.arrays[name].numpy() - first[name].numpy()).ravel() for name in first])
     assert np.linalg.norm(moved) == pytest.approx(1, rel=1e-4)  # all updates point the same way
     # The noise of round 1 is what round 2 starts from.
@@ -302,11 +302,11 @@ def test_each_method_has_a_class_that_shows_its_settings():
     from fedpfl.methods import methods
 
     for method in methods().values():
-        found = getattr(strategies, method.__name__)
-        assert issubclass(found, Strategy)
-        assert method.paper in found.__doc__
-        assert method.shares in found.__doc__
-        parameters = inspect.signature(found).parameters
+        strategy = getattr(strategies, method.__name__)
+        assert issubclass(strategy, Strategy)
+        assert method.paper in strategy.__doc__
+        assert method.shares in strategy.__doc__
+        parameters = inspect.signature(strategy).parameters
         assert {"fraction_train", "min_available_nodes", "model"} <= parameters.keys()
     assert "tau" in inspect.signature(strategies.FedFac).parameters
     assert set(dir(strategies)) >= {"FedFac", "FedReG", "client_app", "fit", "keep", "of"}
@@ -436,7 +436,7 @@ def test_a_hook_of_ones_own_that_leaves_out_the_methods_is_refused(hook):
 
 def test_a_test_of_ones_own_is_left_alone():
     hook = lambda self, number, replies: MetricRecord({"n": len([*replies])})  # noqa: E731
-    own = type("Own", (of_ones_own("configure_evaluate"),), {"aggregate_evaluate": hook})
-    result = own().start(AppGrid(plain_app()), initial(), num_rounds=2)
+    kind = type("Own", (of_ones_own("configure_evaluate"),), {"aggregate_evaluate": hook})
+    result = kind().start(AppGrid(plain_app()), initial(), num_rounds=2)
     assert [dict(metrics) for metrics in result.evaluate_metrics_clientapp.values()] == [{"n": 3}, {"n": 3}]
     assert len(result.train_metrics_clientapp) == 2

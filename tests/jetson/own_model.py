@@ -38,15 +38,15 @@ def main(folder: Path) -> None:
         about = {"layout": layout, "round": 1, "personal-round": personal, "state-key": "step"}
         handle(kind, Payload(about, {}, arrays), config.flat(), node)
     model = load_model(folder / "state" / "step" / "client-00000")
-    found = {"round": model.about["round"], "tested": model.about["tested"]}
+    measured = {"round": model.about["round"], "tested": model.about["tested"]}
     for count in (1, BATCH):
         seconds = []
         for _ in range(LOOKS):
             begun = time.perf_counter()
             model.predict(x[:count])
             seconds.append(time.perf_counter() - begun)
-        found[f"ms a sample, {count} at a time"] = round(1000 * statistics.median(seconds) / count, 2)
-    print(json.dumps(found))
+        measured[f"ms a sample, {count} at a time"] = round(1000 * statistics.median(seconds) / count, 2)
+    print(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -37,12 +37,12 @@ def run(*command, **options):
 def pins():
     """Return {name: (version, number of hashes)} of the lock."""
     text = re.sub(r"#.*", "", LOCK.read_text()).replace("\\\n", " ")
-    found = {}
+    versions = {}
     for line in filter(str.strip, text.splitlines()):
         match = re.fullmatch(r"([a-z0-9-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})*)\s*", line)
         assert match, f"neither a pin nor hashes: {line}"
-        found[match[1]] = (match[2], match[3].count("--hash"))
-    return found
+        versions[match[1]] = (match[2], match[3].count("--hash"))
+    return versions
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

@@ -136,18 +136,18 @@ def test_config_update_keeps_its_values_and_follows_its_methods(app):
 
 def test_the_commands_know_its_parts(app, monkeypatch):
     monkeypatch.chdir(app)
-    found = {}
+    outputs = {}
     for command in (["methods", "--json"], ["partition"], ["config", "--update"]):
         result = CliRunner().invoke(cli, command)
         assert result.exit_code == 0, result.output
-        found[command[0]] = result.output
-    assert '"my-method"' in found["methods"] and found["config"] == "nothing to change\n"
-    assert len(found["partition"].splitlines()) >= 6
+        outputs[command[0]] = result.output
+    assert '"my-method"' in outputs["methods"] and outputs["config"] == "nothing to change\n"
+    assert len(outputs["partition"].splitlines()) >= 6
 
 
 def test_what_is_there_is_not_written_over(app, tmp_path):
-    for place, words in ((app, "is there already"), (tmp_path / "My app", "must be lower-case letters")):
-        with pytest.raises(ConfigError, match=words):
+    for place, message in ((app, "is there already"), (tmp_path / "My app", "must be lower-case letters")):
+        with pytest.raises(ConfigError, match=message):
             make(place)
 
 
@@ -172,8 +172,8 @@ def package(tmp_path, monkeypatch):
     """Return a function that makes an app by a command, and imports a module of its package."""
     made = {}
 
-    def make_and_import(words, name):
-        result = CliRunner().invoke(cli, ["new", *words, str(tmp_path / name)])
+    def make_and_import(arguments, name):
+        result = CliRunner().invoke(cli, ["new", *arguments, str(tmp_path / name)])
         assert result.exit_code == 0, result.output
         made[name.replace("-", "_")] = tmp_path / name
         monkeypatch.syspath_prepend(str(tmp_path / name))
@@ -205,14 +205,14 @@ def test_a_project_in_the_form_of_flower_s_baselines_runs(package, tmp_path, met
 
 def test_a_baseline_of_what_flower_s_repository_cannot_hold_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for words, reason in (
+    for arguments, reason in (
         (["--baseline", "fedfac", "fed-fac"], "must have no dash"),
         (["--baseline", "fedfact", "mine"], "did you mean fedfac"),
         (["--baseline", "fedfac", "--flower", "mine"], "only one of them"),
         (["--flower", "json"], "is the name of another package"),
     ):
-        result = CliRunner().invoke(cli, ["new", *words])
-        assert result.exit_code == 2 and reason in result.output, words
+        result = CliRunner().invoke(cli, ["new", *arguments])
+        assert result.exit_code == 2 and reason in result.output, arguments
     assert [*tmp_path.iterdir()] == []
 
 

@@ -142,9 +142,9 @@ def test_resume_of_a_run_with_as_many_clients_as_nodes(unfinished):
     edit_settings(unfinished.path, lambda text: text.replace("num-clients = 2", "num-clients = 0"))
     unfinished.describe((1, 8, 8), [10, 10, 10])
     assert prepare(None, None, None, str(unfinished.path)).config.data.num_clients == 3
-    for given in ((None, 4), (["num-clients=4"], None)):
+    for arguments in ((None, 4), (["num-clients=4"], None)):
         with pytest.raises(ConfigError, match="num-clients = 4: must be 3, as in the run"):
-            prepare(None, *given, str(unfinished.path))
+            prepare(None, *arguments, str(unfinished.path))
 
 
 def test_resume_without_the_checkpoint_says_so(unfinished):

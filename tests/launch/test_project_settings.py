@@ -33,8 +33,8 @@ def project(tmp_path, monkeypatch):
 
 
 def test_what_is_not_at_its_default_counts_for_the_runs_of_grids(project):
-    found = project_settings(project, "method")
-    assert found == {
+    settings = project_settings(project, "method")
+    assert settings == {
         "model": "mlp", "num-clients": 2, "num-server-rounds": 1, "local-epochs": 3,
     }  # fmt: skip
 
@@ -48,8 +48,8 @@ def test_every_door_obeys_it(project, monkeypatch):
     command = CliRunner().invoke(app, ["compare", "local", "fedavg", "--seeds", "1", "-q", "--output-dir", "grid"])
     assert command.exit_code == 0 and "local-epochs = 3" in command.stderr
     for run in (one, *several, *compared, *map(fedpfl.load, (project / "grid" / "runs").iterdir())):
-        found = {key: run.settings[key] for key in ("local-epochs", "num-clients", "num-server-rounds", "model")}
-        assert found == {"local-epochs": 3, "num-clients": 2, "num-server-rounds": 1, "model": "mlp"}
+        settings = {key: run.settings[key] for key in ("local-epochs", "num-clients", "num-server-rounds", "model")}
+        assert settings == {"local-epochs": 3, "num-clients": 2, "num-server-rounds": 1, "model": "mlp"}
     assert [one.settings["method"], one.settings["seed"]] == ["local", 7]
 
 

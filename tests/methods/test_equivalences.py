@@ -119,8 +119,8 @@ def test_pfedme_without_a_pull_trains_its_model_of_a_round_as_local_does(tmp_pat
     alone = {"pfedme_pull": 0.0, "pfedme_steps": 1, "pfedme_personal_learning_rate": 0.02}
     ours = run(tmp_path / "a", "pfedme", **alone, **settings)
     theirs = run(tmp_path / "b", "local", **settings)
-    for theta, own in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
-        assert_same({name[len("personal.") :]: array for name, array in theta.items()}, own)
+    for theta, personal_arrays in zip(personal(tmp_path / "a"), personal(tmp_path / "b"), strict=True):
+        assert_same({name[len("personal.") :]: array for name, array in theta.items()}, personal_arrays)
     for key in ("personalised", "train_loss"):
         assert [line[key] for line in ours.metrics()] == [line[key] for line in theirs.metrics()]
 

@@ -36,11 +36,11 @@ def personal(folder, client):
 
 def replies(log, number):
     """Return {client: reply's arrays} of a round's training."""
-    found = {}
+    arrays_of = {}
     for kind, client, sent, reply in log:
         if kind == "train" and sent.config_records["config"]["round"] == number:
-            found[client] = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
-    return found
+            arrays_of[client] = {name: array.numpy() for name, array in reply.array_records["arrays"].items()}
+    return arrays_of
 
 
 # -- what leaves a client ----------------------------------------------------------------------------------------------
@@ -152,9 +152,9 @@ def test_similarities_and_matches_of_every_round_are_kept(tmp_path):
 @pytest.mark.parametrize("method", [ALPHA, BETA])
 def test_lambda_as_a_threshold_does_not_move_mu(tmp_path, method):
     def trained(penalty, l1):
-        given = {"factorized_fl_penalty": penalty, "factorized_fl_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
+        settings = {"factorized_fl_penalty": penalty, "factorized_fl_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
         place = tmp_path / f"{penalty}-{l1}"
-        folder, sharing, log = run(place, method=method, **given, **{"factorized_fl_threshold": 1.5})
+        folder, sharing, log = run(place, method=method, **settings, **{"factorized_fl_threshold": 1.5})
         return personal(folder, 0) if method == ALPHA else sharing.layout.unpack(replies(log, 1)[0])
 
     free, threshold, gradient = trained("gradient", 0.0), trained("threshold", 1e-3), trained("gradient", 1e-3)

@@ -64,19 +64,19 @@ def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, mod
 
 def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_path):
     folder, grid = simulate_and_listen(tmp_path, 3, method="fedfac", fedfac_variant="static", num_server_rounds=3)
-    own = int((splits(folder)[0] == 0).sum())
-    assert own == 16
+    kept = int((splits(folder)[0] == 0).sum())
+    assert kept == 16
     assert len(splits(folder)) == 1
     full = 13706
     sent = {number: [reply.arrays for _, _, reply in grid.training(number)] for number in (1, 2, 3)}
     sizes = {number: {one["shared"].size for one in arrays} for number, arrays in sent.items()}
-    less = full - own * (16 * 9 + 1)
+    less = full - kept * (16 * 9 + 1)
     assert sizes == {1: {full}, 2: {less}, 3: {less}}
     later = b"".join(array.tobytes() for arrays in sent[2] + sent[3] for array in arrays.values())
     for client in range(3):
         stored = personal(tmp_path, client)
-        assert {name: len(array) for name, array in stored.items()} == dict.fromkeys(CONV2, own)
-        for row in stored["base.conv2.weight"].reshape(own, -1):
+        assert {name: len(array) for name, array in stored.items()} == dict.fromkeys(CONV2, kept)
+        for row in stored["base.conv2.weight"].reshape(kept, -1):
             assert row[:4].tobytes() not in later
     assert shared(folder)["base.conv2.weight[shared]"].shape == (16, 16, 3, 3)
 
@@ -96,9 +96,9 @@ def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_chann
     elements = sharing.channels.elements(split)
     sharing.accept({"split": split})
     sharing.set_shared(mean)
-    own = vectors[client]
-    sharing.set_personal({name: sharing.layout.unflatten(own)[name] for name in CONV2})
-    assert np.array_equal(sharing.get_shared(), np.where(elements, mean, own))
+    vector = vectors[client]
+    sharing.set_personal({name: sharing.layout.unflatten(vector)[name] for name in CONV2})
+    assert np.array_equal(sharing.get_shared(), np.where(elements, mean, vector))
     second = folder.metrics()[1]["details"]
     assert second["unchanged-channels"] == (split == splits(folder)[1]).mean()
     assert "unchanged-channels" not in folder.metrics()[0]["details"]
@@ -115,12 +115,12 @@ def test_what_a_channel_takes_that_turns_shared_or_personal(turned):
     before = np.ones(32, np.uint8)
     before[:16] = 0
     strategy.split = before
-    own = strategy.channels.changing(before)
+    changing = strategy.channels.changing(before)
     # Both clients' own channels started 10 above what the server has, and moved by 1 and 2.
-    vectors = [start + np.float32(i + 1) + np.where(own, np.float32(10), 0) for i in range(2)]
+    vectors = [start + np.float32(i + 1) + np.where(changing, np.float32(10), 0) for i in range(2)]
     strategy.begin_round(2)
     for i, (client, vector) in enumerate(zip(strategy.clients.values(), vectors, strict=True)):
-        reply = Payload(arrays={"difference": np.full(own.sum(), i + 1, np.float32)})
+        reply = Payload(arrays={"difference": np.full(changing.sum(), i + 1, np.float32)})
         strategy.check(client, vector, reply)
         strategy.add(client, vector, reply)
     strategy.finish()
@@ -128,12 +128,12 @@ def test_what_a_channel_takes_that_turns_shared_or_personal(turned):
     elements = strategy.channels.elements(after)
     assert 0 < (after[:16] == 1).sum() < 16
     if turned == "weights":
-        np.testing.assert_allclose(strategy.shared, mean + np.where(own, 10, 0), rtol=1e-6)
+        np.testing.assert_allclose(strategy.shared, mean + np.where(changing, 10, 0), rtol=1e-6)
     else:  # Algorithm 2
         np.testing.assert_allclose(strategy.shared, np.where(elements, mean, start), rtol=1e-5, atol=1e-6)
         strategy.split = before
         strategy.begin_round(3)
-        with pytest.raises(LayoutError, match=f"without the array 'difference' of {own.sum()} values"):
+        with pytest.raises(LayoutError, match=f"without the array 'difference' of {changing.sum()} values"):
             strategy.check(client, vector, Payload())
 
 
@@ -242,8 +242,8 @@ def test_a_bad_split_from_the_network_is_refused(split):
 
 
 def test_fedsplit_takes_the_split_that_fedfac_found(tmp_path):
-    found = simulate(tmp_path / "a", 2, method="fedfac", num_server_rounds=1)
-    path = found.path / "arrays" / "split" / "round-000001.npy"
+    fedfac = simulate(tmp_path / "a", 2, method="fedfac", num_server_rounds=1)
+    path = fedfac.path / "arrays" / "split" / "round-000001.npy"
     run = simulate(tmp_path / "b", 2, method="fedsplit", fedsplit_split=str(path), num_server_rounds=2)
     assert np.array_equal(run.checkpoint()[1]["split"], np.load(path))
 

@@ -38,8 +38,8 @@ def test_one_factor_is_found_to_the_loading():
     loadings = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
     correlation = np.outer(loadings, loadings)
     np.fill_diagonal(correlation, 1)
-    found = principal_axis(correlation, 1, 1e-14, 10_000)
-    np.testing.assert_allclose(found.communalities, loadings**2, atol=1e-10)
+    solution = principal_axis(correlation, 1, 1e-14, 10_000)
+    np.testing.assert_allclose(solution.communalities, loadings**2, atol=1e-10)
 
 
 def test_the_first_step_is_the_paper_s():
@@ -49,17 +49,17 @@ def test_the_first_step_is_the_paper_s():
     reduced = correlation - np.diag(np.diag(correlation - loadings @ loadings.T))
     values, vectors = np.linalg.eigh(reduced)
     second = vectors[:, -2:] * np.sqrt(values[-2:])
-    found = principal_axis(correlation, 2, 1e-9, 1)
-    np.testing.assert_allclose(found.communalities, (second**2).sum(axis=1), atol=1e-12)
-    assert (found.iterations, found.converged) == (1, False)
+    solution = principal_axis(correlation, 2, 1e-9, 1)
+    np.testing.assert_allclose(solution.communalities, (second**2).sum(axis=1), atol=1e-12)
+    assert (solution.iterations, solution.converged) == (1, False)
 
 
 def test_a_heywood_case_is_clamped():
     # One factor with loadings ab, ac, bc such that one of them would have to be above 1.
     correlation = np.array([[1, 0.9, 0.9], [0.9, 1, 0.5], [0.9, 0.5, 1]])
-    found = principal_axis(correlation, 1, 1e-9, 5000)
-    assert found.communalities[0] == 1  # 0.9·0.9 / 0.5 = 1.62 without the clamp
-    assert (found.communalities <= 1).all()
+    solution = principal_axis(correlation, 1, 1e-9, 5000)
+    assert solution.communalities[0] == 1  # 0.9·0.9 / 0.5 = 1.62 without the clamp
+    assert (solution.communalities <= 1).all()
 
 
 def test_the_number_of_factors_is_the_least_that_reaches_kappa():
@@ -71,9 +71,9 @@ def test_the_number_of_factors_is_the_least_that_reaches_kappa():
 def test_the_authors_variant_takes_unscaled_eigenvectors_and_one_factor_less():
     correlation = random_correlation(6, 7, 3)
     vectors = np.linalg.eigh(correlation)[1][:, ::-1]
-    found = eigenvector_shares(correlation, 4)
-    assert found.count == 3
-    np.testing.assert_allclose(found.communalities, (vectors[:, :3] ** 2).sum(axis=1))
+    shares = eigenvector_shares(correlation, 4)
+    assert shares.count == 3
+    np.testing.assert_allclose(shares.communalities, (vectors[:, :3] ** 2).sum(axis=1))
     assert eigenvector_shares(correlation, 1).count == 1
 
 
@@ -97,9 +97,9 @@ def test_a_channel_that_never_varies_is_explained_by_nothing(value):
     correlation = moments.correlation()
     assert not correlation[2].any()
     assert not correlation[:, 2].any()
-    found = principal_axis(correlation, 2, 1e-6, 100)
-    assert found.communalities[2] == 0
-    assert np.isfinite(found.communalities).all()
+    solution = principal_axis(correlation, 2, 1e-6, 100)
+    assert solution.communalities[2] == 0
+    assert np.isfinite(solution.communalities).all()
 
 
 def test_tau_is_a_quantile_or_infinite():

@@ -45,7 +45,7 @@ def test_every_split_can_be_trained_with(planted, tmp_path, split):
     settings = {**study.write(planted, tmp_path, 1), **study.method_of(split, tmp_path, float(planted.split.mean()))}
     settings.update({"num-server-rounds": 1, "local-epochs": 1})
     run = simulate(tmp_path, 12, **{key.replace("-", "_"): value for key, value in settings.items()})
-    found = run.checkpoint()[1]["split"]
-    assert found.sum() == planted.split.sum()
+    split_of_run = run.checkpoint()[1]["split"]
+    assert split_of_run.sum() == planted.split.sum()
     if split in ("true", "random"):
-        assert np.array_equal(found, planted.split) == (split == "true")
+        assert np.array_equal(split_of_run, planted.split) == (split == "true")

@@ -47,17 +47,17 @@ def test_weights_are_gains_over_distances():
     start = linear_round(method, x, y, 2)
     weight, bias = head(start.model)
     held = method._parts(start)[1]  # the client has never trained: its own model is all there is to compare with
-    own = np.concatenate([weight.reshape(-1), bias]).astype(np.float32)
-    others = (own + rng.normal(size=(4, 6))).astype(np.float32)
-    others[:2] = own + np.array([[-1, 0, 1, 0, 0, 0], [-3, 1, 2, 0, 0, 0]])  # two that help
-    others[3] = own
+    mine = np.concatenate([weight.reshape(-1), bias]).astype(np.float32)
+    others = (mine + rng.normal(size=(4, 6))).astype(np.float32)
+    others[:2] = mine + np.array([[-1, 0, 1, 0, 0, 0], [-3, 1, 2, 0, 0, 0]])  # two that help
+    others[3] = mine
 
     def loss(vector):
         vector = vector.astype(np.float64)
         p = softmax(held.x.numpy() @ vector[:4].reshape(2, 2).T + vector[4:])
         return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
 
-    gains = [(loss(own) - loss(o)) / np.linalg.norm(o - own) if (o != own).any() else 0 for o in others]
+    gains = [(loss(mine) - loss(o)) / np.linalg.norm(o - mine) if (o != mine).any() else 0 for o in others]
     gains = np.maximum(gains, 0)
     assert (gains[:2] > 0).all()
     assert (gains[2:] == 0).any()
@@ -65,7 +65,7 @@ def test_weights_are_gains_over_distances():
     local = linear_round(method, x, y, 2, message=Payload(arrays={"models": others}))
     reply = train(method, local)
     np.testing.assert_allclose(reply.arrays["weights"], expected, rtol=1e-4, atol=1e-6)
-    mixed = own + expected @ (others.astype(np.float64) - own)
+    mixed = mine + expected @ (others.astype(np.float64) - mine)
     np.testing.assert_allclose(
         np.concatenate([head(local.model)[0].reshape(-1), head(local.model)[1]]), mixed, rtol=1e-4
     )
@@ -78,8 +78,8 @@ def test_distances_are_of_the_parameters_without_running_statistics():
     method, base = fedfomo(validation=0.5), lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(2, affine=False))
     start = linear_round(method, x, y, 2, base=base)
     split, held = method.sharing(start.model), method._parts(start)[1]
-    places, own = split.layout.slices(), split.get_shared().astype(np.float64)
-    others = np.stack([own, own, own])
+    places, mine = split.layout.slices(), split.get_shared().astype(np.float64)
+    others = np.stack([mine, mine, mine])
     others[:2, places["head.weight"]] += [[-1, 0, 1, 0], [-6, 0, 6, 0]]
     others[1:, places["base.1.running_mean"]] += 0.3  # far away, and not to be counted
     others[1:, places["base.1.running_var"]] *= 9
@@ -91,9 +91,9 @@ def test_distances_are_of_the_parameters_without_running_statistics():
         p = softmax((held.x.numpy() - mean) / np.sqrt(variance + 1e-5) @ weight.reshape(2, 2).T + bias)
         return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
 
-    moved = [np.linalg.norm((other - own)[places["head.weight"]]) for other in others]
+    moved = [np.linalg.norm((other - mine)[places["head.weight"]]) for other in others]
     gains = np.array(
-        [max(0, (loss(own) - loss(other)) / m) if m else 0 for other, m in zip(others, moved, strict=True)]
+        [max(0, (loss(mine) - loss(other)) / m) if m else 0 for other, m in zip(others, moved, strict=True)]
     )
     assert (gains[:2] > 0).all() and not gains[2]
     message = Payload(arrays={"models": others.astype(np.float32)})

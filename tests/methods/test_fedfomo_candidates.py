@@ -53,9 +53,9 @@ def test_weights_add_up_over_the_rounds():
 def test_exploration_reaches_everybody_and_follows_the_seed():
     strategy = candidates(epsilon=1.0, models=1)
     strategy.preferences[0] = [0, 9, 0, 0]
-    found = [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
-    assert set(found) == {1, 2, 3}
-    assert found == [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
+    explored = [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
+    assert set(explored) == {1, 2, 3}
+    assert explored == [next(iter(sent(strategy, 0, number))) for number in range(2, 40)]
 
 
 def test_exploration_ends_as_epsilon_falls():

@@ -73,19 +73,19 @@ def objective(weights, variances, gaps):
 @pytest.mark.parametrize("clients", [2, 5, 20])
 def test_the_combination_is_the_least_on_the_simplex(clients):
     rng = np.random.default_rng(clients)
-    for own in range(2):
+    for client in range(2):
         moments = rng.normal(size=(clients, 12))
-        gaps, variances = moments - moments[own], rng.uniform(0.1, 20, clients)
-        found = least_on_simplex(np.diag(variances) + gaps @ gaps.T)
-        assert found.sum() == pytest.approx(1)
-        assert found.min() >= 0
+        gaps, variances = moments - moments[client], rng.uniform(0.1, 20, clients)
+        weights = least_on_simplex(np.diag(variances) + gaps @ gaps.T)
+        assert weights.sum() == pytest.approx(1)
+        assert weights.min() >= 0
         start = np.full(clients, 1 / clients)
         other = minimize(
             objective, start, (variances, gaps), bounds=[(0, 1)] * clients, tol=1e-12,
             constraints={"type": "eq", "fun": lambda a: a.sum() - 1}, options={"maxiter": 500},
         )  # fmt: skip
-        assert objective(found, variances, gaps) <= other.fun * (1 + 1e-6)
-        assert found == pytest.approx(other.x, abs=1e-3)
+        assert objective(weights, variances, gaps) <= other.fun * (1 + 1e-6)
+        assert weights == pytest.approx(other.x, abs=1e-3)
 
 
 def test_clients_with_the_same_features_weigh_by_what_they_vary():
@@ -103,13 +103,13 @@ def test_a_client_that_is_far_from_all_others_keeps_its_head():
 @pytest.mark.parametrize("variances", [[0.0, 0.0], [0.0, 1.0]])
 def test_no_variance_is_too_odd(variances):
     """A client with one sample has none."""
-    found = least_on_simplex(np.diag(variances))
-    assert found.sum() == pytest.approx(1)
-    assert np.isfinite(found).all()
+    weights = least_on_simplex(np.diag(variances))
+    assert weights.sum() == pytest.approx(1)
+    assert np.isfinite(weights).all()
     if variances[1] == 1:
-        assert found == pytest.approx([1, 0], abs=1e-6)
+        assert weights == pytest.approx([1, 0], abs=1e-6)
     else:
-        assert found == pytest.approx([0.5, 0.5])
+        assert weights == pytest.approx([0.5, 0.5])
 
 
 def test_a_client_alone_keeps_its_head():

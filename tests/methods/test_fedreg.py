@@ -170,8 +170,8 @@ def test_the_server_s_means_have_their_weights(tmp_path):
     head = 10 * 64 + 10  # the last arrays of the model
     for metric, part in (("train-samples", slice(0, -head)), ("effective-samples", slice(-head, None))):
         expected = np.average(vectors[:, part], axis=0, weights=[m[metric] for m in metrics])
-        found = run.checkpoint()[1]["shared"][part]
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+        values = run.checkpoint()[1]["shared"][part]
+        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-7)
     sizes = [m["train-samples"] for m in metrics]
     assert [message.config["rebalance-threshold"] for _, message, _ in grid.training()] == [sum(sizes) / 3] * 3
 

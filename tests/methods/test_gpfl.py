@@ -33,8 +33,8 @@ def test_conditions_are_the_mean_and_the_client_s_mix_of_the_received_embeddings
     _, made = local
     received = made.start["embeddings.weight"]
     torch.testing.assert_close(made.model.conditions.arrays()["general"], received.mean(0))
-    own = (4 * received[0] + 2 * received[2]) / 6
-    torch.testing.assert_close(made.model.conditions.arrays()["own"], own)
+    condition = (4 * received[0] + 2 * received[2]) / 6
+    torch.testing.assert_close(made.model.conditions.arrays()["own"], condition)
 
 
 def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
@@ -42,18 +42,18 @@ def test_the_loss_is_the_sum_of_the_three_of_the_paper(local):
     model, samples = made.model, made.samples
     with torch.no_grad():
         model.embeddings.weight.add_(0.1)  # away from the received ones, which stand still
-    z, own = model.base(samples.x), model.conditions.arrays()["own"]
+    z, condition = model.base(samples.x), model.conditions.arrays()["own"]
     general = model.valve(z, model.conditions.arrays()["general"])
     cosine = torch.stack(
         [F.cosine_similarity(general, row.expand_as(general)) for row in model.embeddings.weight], dim=1
     )
     received = made.start["embeddings.weight"]
     distance = sum(((g - received[y]) ** 2).sum() for g, y in zip(general, samples.y)).sqrt()
-    expected = F.cross_entropy(model.head(model.valve(z, own)), samples.y) + F.cross_entropy(cosine, samples.y)
+    expected = F.cross_entropy(model.head(model.valve(z, condition)), samples.y) + F.cross_entropy(cosine, samples.y)
     (phase,) = method.schedule(made)
     batch = Batch(samples.x, samples.y, torch.arange(6))
     torch.testing.assert_close(phase.loss(model, batch), expected + 0.5 * distance)
-    torch.testing.assert_close(method.personalised(model)(samples.x), model.head(model.valve(z, own)))
+    torch.testing.assert_close(method.personalised(model)(samples.x), model.head(model.valve(z, condition)))
 
 
 def test_a_batch_at_its_embeddings_has_a_finite_gradient(local):

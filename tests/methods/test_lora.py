@@ -146,11 +146,11 @@ def test_a_device_refuses_a_message_for_another_backbone(tmp_path, backbones):
     left = Simulation.of(run)
     engine, layout = left.engine, left.engine.sharing.layout
     assert layout.frozen == frozen_hash(engine.model) != ""
-    for sent, words in (
+    for sent, error in (
         (replace(layout, frozen="0123"), "the hash 0123 arrived"),
         (replace(layout, frozen=""), "none"),
     ):
         config = {"round": 1, "personal-round": 0, "state-key": "key", "layout": sent.to_text()}
         message = Payload(config, arrays=layout.pack(left.rule.shared, "float32"))
-        with pytest.raises(LayoutError, match=f"frozen arrays differ: {words}"):
+        with pytest.raises(LayoutError, match=f"frozen arrays differ: {error}"):
             engine.train(0, message)

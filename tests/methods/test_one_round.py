@@ -59,10 +59,10 @@ class Task:
         weights = [len(self.train[i][1]) for i in clients] if weights is None else weights
         return {k: sum(a * arrays[i][k] for a, i in zip(weights, clients, strict=True)) / sum(weights) for k in names}
 
-    def check_loss(self, at, kind, logits):
+    def check_loss(self, number, kind, logits):
         """Compare the loss over all test samples after a round; ``logits`` maps (client, x) to logits."""
         losses = [-np.log(softmax(logits(i, x))[np.arange(len(y)), y]) for i, (x, y) in enumerate(self.test)]
-        np.testing.assert_allclose(self.lines[at][kind]["loss"], np.concatenate(losses).mean(), rtol=1e-5)
+        np.testing.assert_allclose(self.lines[number][kind]["loss"], np.concatenate(losses).mean(), rtol=1e-5)
 
     def check_shared(self, expected):
         assert self.shared.keys() == expected.keys()
@@ -120,7 +120,7 @@ def descend(w, data, epochs, names):
 def test_fedprox(play):
     task, mu = play("fedprox", fedprox_mu=0.5), 0.5
     w = task.start
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             v = dict(w)
@@ -129,8 +129,8 @@ def test_fedprox(play):
                 v = {k: v[k] - RATE * (g[k] + mu * (v[k] - w[k])) for k in v}
             trained[i] = v
         w = task.mean(trained, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -143,7 +143,7 @@ def test_moon(play):
         z = x @ w[BASE[0]].T + w[BASE[1]]
         return z, z / np.linalg.norm(z, axis=1, keepdims=True)
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         for i in clients:
             (x, y), v = task.train[i], dict(w)
             received, before = features(w, x)[1], features(last[i] or w, x)[1]
@@ -157,18 +157,18 @@ def test_moon(play):
                 v = {k: v[k] - RATE * g[k] for k in v}
             last[i] = v
         w = task.mean(last, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
 def test_fedavg_tuned_before_a_test(play):
     task = play("fedavg", tune_epochs=4)
     w = task.start
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, w), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, w), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -177,7 +177,7 @@ def test_feddyn(play):
     w = task.start
     h = {k: np.zeros_like(a) for k, a in w.items()}
     h_i = [dict(h) for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             v = dict(w)
@@ -189,8 +189,8 @@ def test_feddyn(play):
         h = {k: h[k] - alpha / 3 * sum(trained[i][k] - w[k] for i in clients) for k in w}
         mean = task.mean(trained, clients, w, weights=[1, 1])
         w = {k: mean[k] - h[k] / alpha for k in w}
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -201,7 +201,7 @@ def test_server_optimizer(play, monkeypatch, kind):
     task = play("fedavg", server_optimizer=kind, server_learning_rate=0.3, server_momentum=0.6)
     w = task.start
     m, v = ({k: np.full_like(a, start) for k, a in w.items()} for start in (0, 0.05**2))
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         mean = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
         delta = {k: mean[k] - w[k] for k in w}
         if kind == "momentum":
@@ -213,7 +213,7 @@ def test_server_optimizer(play, monkeypatch, kind):
             adam = {k: 0.8 * v[k] + 0.2 * delta[k] ** 2 for k in w}
             v = adam if kind == "adam" else {k: v[k] - 0.2 * delta[k] ** 2 * sign[k] for k in w}
             w = {k: w[k] + 0.3 * m[k] / (np.sqrt(v[k]) + 0.05) for k in w}
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -222,7 +222,7 @@ def test_scaffold(play):
     w = task.start
     c = {k: np.zeros_like(a) for k, a in w.items()}
     c_i = [dict(c) for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained, change = {}, dict.fromkeys(w, 0.0)
         for i in clients:
             y = dict(w)
@@ -234,8 +234,8 @@ def test_scaffold(play):
             c_i[i], trained[i] = new, y
         w = task.mean(trained, clients, w, weights=[1, 1])
         c = {k: c[k] + change[k] / 3 for k in w}
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -243,14 +243,14 @@ def test_ditto(play):
     task, lam = play("ditto", ditto_pull=0.5, ditto_p_epochs=3), 0.5
     w = task.start
     v = [dict(w) for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         for i in clients:
             for _ in range(3):
                 g = gradient(v[i], *task.train[i])
                 v[i] = {k: v[i][k] - RATE * (g[k] + lam * (v[i][k] - w[k])) for k in w}
         w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
-        task.check_loss(at, "personalised", lambda i, x: logits(v[i], x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x: logits(v[i], x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -262,7 +262,7 @@ def test_apfl(play):
     def mixed(i, w):
         return {k: alpha[i] * v[i][k] + (1 - alpha[i]) * w[k] for k in w}
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             g, u = gradient(mixed(i, w), *task.train[i]), dict(w)
@@ -274,8 +274,8 @@ def test_apfl(play):
                 u = {k: u[k] - RATE * g[k] for k in u}
             trained[i] = u
         w = task.mean(trained, clients, w, weights=[1, 1])
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(mixed(i, w), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(mixed(i, w), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -285,7 +285,7 @@ def test_pfedme(play):
     w = task.start
     theta = [dict(w) for _ in range(3)]
     seen = set()
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             u, theta[i] = dict(w), dict(w)
@@ -298,8 +298,8 @@ def test_pfedme(play):
         seen.update(clients)
         w = task.mean(trained, clients, w, weights=[1, 1])
         # Who has never trained is tested with what it received.
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(theta[i] if i in seen else w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(theta[i] if i in seen else w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -309,7 +309,7 @@ def test_fedala(play, monkeypatch):
     monkeypatch.setattr(fedala, "RATE", step)
     task = play("fedala")
     w = task.start
-    own = [{k: w[k] for k in HEAD} for _ in range(3)]
+    heads = [{k: w[k] for k in HEAD} for _ in range(3)]
     mixing = [{k: np.ones_like(w[k]) for k in HEAD} for _ in range(3)]
     seen = set()
 
@@ -319,21 +319,21 @@ def test_fedala(play, monkeypatch):
             return mixing[i], w
         weights = mixing[i]
         for _ in range(first if all((a == 1).all() for a in weights.values()) else 1):
-            start = {**w, **{k: own[i][k] + (w[k] - own[i][k]) * weights[k] for k in HEAD}}
+            start = {**w, **{k: heads[i][k] + (w[k] - heads[i][k]) * weights[k] for k in HEAD}}
             g = gradient(start, *task.train[i])
-            weights = {k: np.clip(weights[k] - step * g[k] * (w[k] - own[i][k]), 0, 1) for k in HEAD}
-        return weights, {**w, **{k: own[i][k] + (w[k] - own[i][k]) * weights[k] for k in HEAD}}
+            weights = {k: np.clip(weights[k] - step * g[k] * (w[k] - heads[i][k]), 0, 1) for k in HEAD}
+        return weights, {**w, **{k: heads[i][k] + (w[k] - heads[i][k]) * weights[k] for k in HEAD}}
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             mixing[i], start = mixed(i, w)
             trained[i] = descend(start, task.train[i], EPOCHS, BASE + HEAD)
-            own[i] = {k: trained[i][k] for k in HEAD}
+            heads[i] = {k: trained[i][k] for k in HEAD}
         seen.update(clients)
         w = task.mean(trained, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(mixed(i, w)[1], x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(mixed(i, w)[1], x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
     assert any((a[k] > 0).all() and (a[k] < 1).any() for a in mixing for k in HEAD)
 
@@ -341,28 +341,28 @@ def test_fedala(play, monkeypatch):
 def test_fedper(play):
     task = play("fedper")
     base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {i: descend({**base, **heads[i]}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
         for i in clients:
             heads[i] = {k: trained[i][k] for k in HEAD}
         base = task.mean(trained, clients, BASE)
-        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[index]
     task.check_shared(base)
 
 
 def test_fedrep(play):
     task = play("fedrep", fedrep_p_epochs=3)
     base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             w = descend({**base, **heads[i]}, task.train[i], 3, HEAD)
             heads[i] = {k: w[k] for k in HEAD}
             trained[i] = descend(w, task.train[i], EPOCHS, BASE)
         base = task.mean(trained, clients, BASE)
-        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[index]
     task.check_shared(base)
 
 
@@ -370,24 +370,24 @@ def test_fedrep(play):
 def test_fedbabu(play, tune, tuned):
     task = play("fedbabu", fedbabu_tuning_epochs=4, fedbabu_tune=tune)
     w = task.start
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {i: descend(w, task.train[i], EPOCHS, BASE) for i in clients}
         w = {**task.start, **task.mean(trained, clients, BASE)}
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, tuned), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, tuned), x))
     task.check_shared({k: w[k] for k in BASE})
 
 
 def test_lg_fedavg(play):
     task = play("lg-fedavg")
     head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE} for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {i: descend({**bases[i], **head}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
         for i in clients:
             bases[i] = {k: trained[i][k] for k in BASE}
         head = task.mean(trained, clients, HEAD)
-        task.check_loss(at, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
+        assert "global" not in task.lines[index]
     task.check_shared(head)
 
 
@@ -400,7 +400,7 @@ def test_fedrod(play, start):
     def both(w, p, x):
         return logits({**w, **{k: w[k] + p[k] for k in HEAD}}, x)
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             x, y = task.train[i]
@@ -420,8 +420,8 @@ def test_fedrod(play, start):
                 }
             trained[i] = v
         w = task.mean(trained, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: both(w, p[i], x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: both(w, p[i], x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -436,10 +436,10 @@ def class_means(w, x, y):
     return of_class.T @ features(w, x) / np.maximum(counts, 1)[:, None], counts
 
 
-def pulled(w, x, y, prototypes, known, lam):
+def pulled(w, x, y, prototypes, is_known, lam):
     """Train with a pull of each sample's features to the prototype of its class, where there is one."""
     for _ in range(EPOCHS):
-        dz = 2 * (features(w, x) - prototypes[y]) * known[y][:, None] / 5 / len(y)
+        dz = 2 * (features(w, x) - prototypes[y]) * is_known[y][:, None] / 5 / len(y)
         g = gradient(w, x, y)
         g[BASE[0]] += lam * dz.T @ x
         g[BASE[1]] += lam * dz.sum(0)
@@ -450,40 +450,40 @@ def pulled(w, x, y, prototypes, known, lam):
 @pytest.mark.parametrize("predict", ["model", "prototype"])
 def test_fedproto(play, predict):
     task, lam = play("fedproto", fedproto_pull=0.5, fedproto_predict=predict), 0.5
-    models, prototypes, known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
-    for at, clients in enumerate(task.rounds):
+    models, prototypes, is_known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
+    for index, clients in enumerate(task.rounds):
         sums, counts = np.zeros((3, 5)), np.zeros(3)
         for i in clients:
             x, y = task.train[i]
-            models[i] = pulled(models[i], x, y, prototypes, known, lam)
+            models[i] = pulled(models[i], x, y, prototypes, is_known, lam)
             means, sizes = class_means(models[i], x, y)
             sums, counts = sums + sizes[:, None] * means, counts + sizes
         prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
-        known |= counts > 0
+        is_known |= counts > 0
         if predict == "model":
-            task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
+            task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
             continue
 
-        def nearest(i, x, prototypes=prototypes, known=known):
+        def nearest(i, x, prototypes=prototypes, is_known=is_known):
             apart = np.linalg.norm(features(models[i], x)[:, None] - prototypes, axis=2)
-            return -np.where(known, apart, 1 + np.where(known, apart, 0).max(1, keepdims=True))
+            return -np.where(is_known, apart, 1 + np.where(is_known, apart, 0).max(1, keepdims=True))
 
-        task.check_loss(at, "personalised", nearest)
+        task.check_loss(index, "personalised", nearest)
 
 
 def test_feddistill(play):
     gamma = 0.6
     task = play("feddistill", feddistill_teaching=gamma)
-    models, taught, known = [task.start] * 3, np.zeros((3, 3)), np.zeros(3, bool)
-    for at, clients in enumerate(task.rounds):
+    models, taught, is_known = [task.start] * 3, np.zeros((3, 3)), np.zeros(3, bool)
+    for index, clients in enumerate(task.rounds):
         sums, counts = np.zeros((3, 3)), np.zeros(3)
         for i in clients:
             x, y = task.train[i]
 
-            def loss(w, x=x, y=y, taught=taught, known=known):
+            def loss(w, x=x, y=y, taught=taught, is_known=is_known):
                 x, y = tensors((x, y))
                 out = head_of(w, features(w, x))
-                apart = -(torch.tensor(taught)[y] * F.log_softmax(out, 1)).sum(1) * torch.tensor(known)[y]
+                apart = -(torch.tensor(taught)[y] * F.log_softmax(out, 1)).sum(1) * torch.tensor(is_known)[y]
                 return F.cross_entropy(out, y) + gamma * apart.mean()
 
             for _ in range(EPOCHS):
@@ -493,18 +493,18 @@ def test_feddistill(play):
                 sums[c] += q[y == c].mean(0)
                 counts[c] += 1
         taught = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], taught)
-        known = known | (counts > 0)
-        task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
-        assert "global" not in task.lines[at]
-    assert known.all()
+        is_known = is_known | (counts > 0)
+        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
+        assert "global" not in task.lines[index]
+    assert is_known.all()
 
 
 def test_fedpac(play, monkeypatch):
     monkeypatch.setattr(fedpac, "ALIGNMENT", 0.5)
     task, lam = play("fedpac"), 0.5
     base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
-    prototypes, known = np.zeros((3, 5)), np.zeros(3, bool)
-    for at, clients in enumerate(task.rounds):
+    prototypes, is_known = np.zeros((3, 5)), np.zeros(3, bool)
+    for index, clients in enumerate(task.rounds):
         trained, h, v, sums, counts = {}, {}, {}, np.zeros((3, 5)), np.zeros(3)
         for i in clients:
             x, y = task.train[i]
@@ -514,7 +514,7 @@ def test_fedpac(play, monkeypatch):
             v[i] = ((z**2).sum() / n - (h[i] ** 2).sum()) / n
             w = descend(w, (x, y), 1, HEAD)
             for _ in range(EPOCHS):
-                g, dz = gradient(w, x, y), 2 * (features(w, x) - prototypes[y]) * known[y][:, None] / 5 / n
+                g, dz = gradient(w, x, y), 2 * (features(w, x) - prototypes[y]) * is_known[y][:, None] / 5 / n
                 g[BASE[0]] += lam * dz.T @ x
                 g[BASE[1]] += lam * dz.sum(0)
                 w = {k: w[k] - RATE * g[k] if k in BASE else w[k] for k in w}
@@ -528,9 +528,9 @@ def test_fedpac(play, monkeypatch):
             a = v[one] / (v[one] + v[other] + ((h[i] - h[j]) ** 2).sum())
             heads[one] = {k: (1 - a) * trained[one][k] + a * trained[other][k] for k in HEAD}
         prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
-        known |= counts > 0
-        task.check_loss(at, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[at]
+        is_known |= counts > 0
+        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
+        assert "global" not in task.lines[index]
     assert not task.shared
 
 
@@ -538,19 +538,19 @@ def test_knn_per(play, monkeypatch):
     monkeypatch.setattr(knn_per, "NEIGHBOURS", 3)
     task = play("knn-per", knn_per_weight=0.4)
     w = task.start
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
 
         def mixed(i, x, w=w):
-            own, y = task.train[i]
-            apart = np.linalg.norm(features(w, x)[:, None] - features(w, own), axis=2)
+            inputs, y = task.train[i]
+            apart = np.linalg.norm(features(w, x)[:, None] - features(w, inputs), axis=2)
             near = np.argsort(apart, axis=1)[:, :3]
             votes = np.exp(-np.take_along_axis(apart, near, 1))
             neighbours = (np.eye(3)[y[near]] * votes[:, :, None]).sum(1) / votes.sum(1, keepdims=True)
             return np.log(0.4 * neighbours + 0.6 * softmax(logits(w, x)))
 
-        task.check_loss(at, "personalised", mixed)
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", mixed)
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -563,7 +563,7 @@ def test_fedbn(play):
     def normalise(x, m, v):
         return (x - m) / np.sqrt(v + 1e-5)
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             x, y = task.train[i]
@@ -587,8 +587,8 @@ def test_fedbn(play):
             u = norms[i]
             return (normalise(x, u[mean], u[variance]) * u[gamma] + u[beta]) @ head[HEAD[0]].T + head[HEAD[1]]
 
-        task.check_loss(at, "personalised", predict)
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", predict)
+        assert "global" not in task.lines[index]
     task.check_shared(head)
 
 
@@ -615,17 +615,17 @@ def head_of(w, z):
 def test_feddbe(play):
     kappa = 7.0
     task = play("feddbe", feddbe_kappa=kappa, first=3)
-    w, own, consensus = task.start, np.zeros((3, 5)), 0
-    for at, clients in enumerate(task.rounds):
+    w, offsets, consensus = task.start, np.zeros((3, 5)), 0
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             x, y = tensors(task.train[i])
-            if at == 0:
+            if index == 0:
                 local = descend(w, task.train[i], EPOCHS, w)
                 share = len(y) / sum(len(labels) for _, labels in task.train)
                 consensus = consensus + share * features(local, task.train[i][0]).mean(0)
                 continue
-            u = {**w, "own": own[i]}
+            u = {**w, "own": offsets[i]}
             for _ in range(EPOCHS):
 
                 def loss(u, x=x, y=y, consensus=consensus):
@@ -634,10 +634,12 @@ def test_feddbe(play):
                     return F.cross_entropy(head_of(u, z + u["own"]), y) + kappa * (0.5 * apart**2).mean()
 
                 u = autograd(loss, u, u)
-            own[i], trained[i] = u.pop("own"), u
+            offsets[i], trained[i] = u.pop("own"), u
         w = task.mean(trained, clients, w) if trained else w
-        task.check_loss(at, "personalised", lambda i, x, w=w: (features(w, x) + own[i]) @ w[HEAD[0]].T + w[HEAD[1]])
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(
+            index, "personalised", lambda i, x, w=w: (features(w, x) + offsets[i]) @ w[HEAD[0]].T + w[HEAD[1]]
+        )
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -660,7 +662,7 @@ def test_fedcp(play):
         squares = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") ** 2
         return sum((-squares / 2 / width).exp().mean() for width in (10, 15, 20, 50))
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             x, y = tensors(task.train[i])
@@ -682,8 +684,8 @@ def test_fedcp(play):
             w = {k: torch.tensor(a) for k, a in {**shared, **common, **heads[i]}.items()}
             return divided(w, base_of(w, torch.tensor(x)), w[HEAD[0]].sum(0)).numpy()
 
-        task.check_loss(at, "personalised", predict)
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", predict)
+        assert "global" not in task.lines[index]
     task.check_shared({**shared, **common})
 
 
@@ -691,7 +693,7 @@ def test_fedas(play, monkeypatch):
     monkeypatch.setattr(fedas, "ALIGNMENT_RATE", 0.2)
     task = play("fedas")
     base, last = {k: task.start[k] for k in BASE}, [None] * 3
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         weights = []
         for i in clients:
             x, y = task.train[i]
@@ -704,8 +706,8 @@ def test_fedas(play, monkeypatch):
             last[i] = descend(w, (x, y), EPOCHS, w)
             weights.append(sum((g**2).sum() for g in gradient(last[i], x, y).values()))
         base = task.mean(last, clients, BASE, weights)
-        task.check_loss(at, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
+        assert "global" not in task.lines[index]
     task.check_shared(base)
 
 
@@ -714,7 +716,7 @@ def test_fedgh(play, monkeypatch):
         monkeypatch.setattr(fedgh, name, value)
     task = play("fedgh")
     head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE}] * 3
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         pairs = []
         for i in clients:
             w = descend({**bases[i], **head}, task.train[i], EPOCHS, task.start)
@@ -725,8 +727,8 @@ def test_fedgh(play, monkeypatch):
         for _ in range(4):
             d = (softmax(z @ head[HEAD[0]].T + head[HEAD[1]]) - np.eye(3)[y]) / len(y)
             head = {HEAD[0]: head[HEAD[0]] - 0.3 * d.T @ z, HEAD[1]: head[HEAD[1]] - 0.3 * d.sum(0)}
-        task.check_loss(at, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
+        assert "global" not in task.lines[index]
     task.check_shared(head)
 
 
@@ -741,17 +743,17 @@ def test_fedtgp(play, monkeypatch):
     first, second = nn.Linear(5, 5), nn.Linear(5, 5)
     embedding = nn.Embedding(3, 5)
     drawn = [embedding.weight, first.weight, first.bias, second.weight, second.bias]
-    server = {str(at): p.detach().double().numpy() for at, p in enumerate(drawn)}
-    models, prototypes, known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
+    server = {str(label): p.detach().double().numpy() for label, p in enumerate(drawn)}
+    models, prototypes, is_known = [task.start] * 3, np.zeros((3, 5)), np.zeros(3, bool)
 
     def network(w):
         return (w["0"] @ w["1"].T + w["2"]).clamp(min=0) @ w["3"].T + w["4"]
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         z, c = [], []
         for i in clients:
             x, y = task.train[i]
-            models[i] = pulled(models[i], x, y, prototypes, known, lam)
+            models[i] = pulled(models[i], x, y, prototypes, is_known, lam)
             means, sizes = class_means(models[i], x, y)
             z, c = [*z, *means[sizes > 0]], [*c, *np.flatnonzero(sizes)]
         z, c = np.stack(z), np.array(c)
@@ -767,9 +769,9 @@ def test_fedtgp(play, monkeypatch):
         for _ in range(5):
             server = autograd(loss, server, server, rate=0.2)
         prototypes = network({k: torch.tensor(a) for k, a in server.items()}).numpy()
-        known |= np.isin(range(3), c)
-        task.check_loss(at, "personalised", lambda i, x: logits(models[i], x))
-        np.testing.assert_allclose(task.lines[at]["details"]["margin"], margin, rtol=1e-5)
+        is_known |= np.isin(range(3), c)
+        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
+        np.testing.assert_allclose(task.lines[index]["details"]["margin"], margin, rtol=1e-5)
 
 
 A, B = "base.fc.lora_A.default.weight", "base.fc.lora_B.default.weight"
@@ -805,34 +807,38 @@ def descend_adapted(w, data):
 def test_fedsa_lora(play):
     task = play("fedsa-lora", **LORA)
     start = adapted_start()
-    shared, own = start[A], [{k: start[k] for k in (B, *HEAD)}] * 3
-    for at, clients in enumerate(task.rounds):
-        trained = {i: descend_adapted({**start, **own[i], A: shared}, task.train[i]) for i in clients}
+    shared, personal = start[A], [{k: start[k] for k in (B, *HEAD)}] * 3
+    for index, clients in enumerate(task.rounds):
+        trained = {i: descend_adapted({**start, **personal[i], A: shared}, task.train[i]) for i in clients}
         for i in clients:
-            own[i] = {k: trained[i][k] for k in (B, *HEAD)}
+            personal[i] = {k: trained[i][k] for k in (B, *HEAD)}
         shared = task.mean(trained, clients, [A])[A]
-        w = [adapted({**start, **own[i], A: shared}) for i in range(3)]
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(w[i], x))
-        assert "global" not in task.lines[at]
+        w = [adapted({**start, **personal[i], A: shared}) for i in range(3)]
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w[i], x))
+        assert "global" not in task.lines[index]
     task.check_shared({A: shared})
 
 
 @pytest.mark.parametrize("ranks", ["", "3,1,2"])
 def test_flexlora(play, ranks):
     task = play("flexlora", flexlora_ranks=ranks, **LORA)
-    own = [int(rank) for rank in ranks.split(",")] if ranks else [3, 3, 3]
+    ranks_of = [int(rank) for rank in ranks.split(",")] if ranks else [3, 3, 3]
     w = adapted_start()
 
     def cut(i, w):
-        return {**w, A: np.where(np.arange(3)[:, None] < own[i], w[A], 0), B: np.where(np.arange(3) < own[i], w[B], 0)}
+        return {
+            **w,
+            A: np.where(np.arange(3)[:, None] < ranks_of[i], w[A], 0),
+            B: np.where(np.arange(3) < ranks_of[i], w[B], 0),
+        }
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {i: descend_adapted(cut(i, w), task.train[i]) for i in clients}
         products = {i: {"product": trained[i][B] @ trained[i][A]} for i in clients}
         u, s, v = np.linalg.svd(task.mean(products, clients, ["product"])["product"], full_matrices=False)
         w = {**w, **task.mean(trained, clients, HEAD), A: v[:3], B: (u * s)[:, :3]}
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(adapted(cut(i, w)), x))
-        assert ("global" in task.lines[at]) == (not ranks)
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(adapted(cut(i, w)), x))
+        assert ("global" in task.lines[index]) == (not ranks)
     # The factors may have other signs.
     np.testing.assert_allclose(task.shared[B] @ task.shared[A], w[B] @ w[A], atol=2e-6)
     assert task.shared.keys() == {A, B, *HEAD}
@@ -840,8 +846,8 @@ def test_flexlora(play, ranks):
 
 def gaussians(w, x, y, means):
     z, counts = features(w, x), np.bincount(y, minlength=3)
-    own = np.stack([z[y == c].mean(0) if counts[c] > 2 else means[c] for c in range(3)])
-    return own, (z - own[y]).T @ (z - own[y]) / (len(y) - 1) + np.eye(5)
+    centres = np.stack([z[y == c].mean(0) if counts[c] > 2 else means[c] for c in range(3)])
+    return centres, (z - centres[y]).T @ (z - centres[y]) / (len(y) - 1) + np.eye(5)
 
 
 def discriminant(means, covariance, y):
@@ -858,24 +864,24 @@ def test_pfedfda(play, monkeypatch):
     task = play("pfedfda")
     base, covariance = {k: task.start[k] for k in BASE}, np.eye(5)
     means = np.random.default_rng([3, 1]).random(task.start[HEAD[0]].shape)
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             x, y = task.train[i]
             w = descend({**base, **discriminant(means, covariance, y)}, (x, y), EPOCHS, BASE)
-            own = gaussians(w, x, y, means)
-            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            gaussian = gaussians(w, x, y, means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(gaussian, (means, covariance), strict=True)]
             trained[i] = {**w, "means": mixed[0], "covariance": mixed[1]}
         mean = task.mean(trained, clients, ("means", "covariance", *BASE))
         means, covariance, base = mean["means"], mean["covariance"], {k: mean[k] for k in BASE}
 
         def predict(i, x, base=base, means=means, covariance=covariance):
-            own = gaussians(base, *task.train[i], means)
-            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(own, (means, covariance), strict=True)]
+            gaussian = gaussians(base, *task.train[i], means)
+            mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(gaussian, (means, covariance), strict=True)]
             return logits({**base, **discriminant(*mixed, task.train[i][1])}, x)
 
-        task.check_loss(at, "personalised", predict)
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", predict)
+        assert "global" not in task.lines[index]
     task.check_shared(base)
 
 
@@ -884,7 +890,7 @@ def test_ffa_lora(play):
     w = adapted_start("ffa-lora")
     assert 0.4 < np.abs(w[A]).max() <= 0.5  # uniform within 1/√inputs
     names = (B, *HEAD)
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             v = w
@@ -894,8 +900,8 @@ def test_ffa_lora(play):
                 v = {**v, **{k: v[k] - RATE * steps[k] for k in names}}
             trained[i] = v
         w = {**w, **task.mean(trained, clients, names)}
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(adapted(w), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(adapted(w), x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(adapted(w), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(adapted(w), x))
     task.check_shared({k: w[k] for k in names})
 
 
@@ -910,10 +916,10 @@ def test_feddpa(play):
         return {BASE[0]: w["base.fc.base_layer.weight"] + 2 * added, BASE[1]: w["base.fc.base_layer.bias"],
                 **{k: w[k] for k in HEAD}}  # fmt: skip
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
-            for _ in range(EPOCHS if at else 0):
+            for _ in range(EPOCHS if index else 0):
                 g = gradient(weights(w, mine[i], 0.5), *task.train[i])[BASE[0]]
                 mine[i] = {
                     A: mine[i][A] - RATE * mine[i][B].T @ g,
@@ -921,8 +927,8 @@ def test_feddpa(play):
                 }
             trained[i] = descend_adapted(w, task.train[i])
         w = {**w, **task.mean(trained, clients, (A, B, *HEAD))}
-        task.check_loss(at, "personalised", lambda i, x, w=w, mine=[*mine]: logits(weights(w, mine[i], 0.5), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(adapted(w), x))
+        task.check_loss(index, "personalised", lambda i, x, w=w, mine=[*mine]: logits(weights(w, mine[i], 0.5), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(adapted(w), x))
     task.check_shared({k: w[k] for k in (A, B, *HEAD)})
 
 
@@ -937,7 +943,7 @@ def test_ifca(play):
         x, y = task.train[i]
         return int(np.argmin([-np.log(softmax(logits(w, x))[np.arange(len(y)), y]).sum() for w in models]))
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         choice = {i: best(i, models) for i in clients}
         trained = {i: descend(models[choice[i]], task.train[i], EPOCHS, task.start) for i in clients}
         means = []
@@ -946,9 +952,9 @@ def test_ifca(play):
             means.append(task.mean(trained, members, w, weights=[1] * len(members)) if members else w)
         models = means
         chosen |= {*choice.values()}
-        task.check_loss(at, "personalised", lambda i, x, models=models: logits(models[best(i, models)], x))
-        assert task.lines[at]["details"]["clusters"] == len({*choice.values()})
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", lambda i, x, models=models: logits(models[best(i, models)], x))
+        assert task.lines[index]["details"]["clusters"] == len({*choice.values()})
+        assert "global" not in task.lines[index]
     assert len(chosen) > 1
 
 
@@ -968,21 +974,21 @@ def test_fml(play, monkeypatch):
     model, _ = assemble(Config.parse({"method": "fml", "model": "two-layers", "seed": 3}), (4,), 3)
     w = {k: a.numpy().astype(np.float64) for k, a in model.common.state_dict().items()}
     assert all(not np.array_equal(a, task.start[k]) for k, a in w.items())
-    own = [dict(task.start) for _ in range(3)]
-    for at, clients in enumerate(task.rounds):
+    models = [dict(task.start) for _ in range(3)]
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             (x, y), u = task.train[i], w
             for _ in range(EPOCHS):
-                q, q_own = softmax(logits(u, x)), softmax(logits(own[i], x))
+                q, q_own = softmax(logits(u, x)), softmax(logits(models[i], x))
                 g = towards(u, x, beta * np.eye(3)[y] + (1 - beta) * q_own)
-                g_own = towards(own[i], x, alpha * np.eye(3)[y] + (1 - alpha) * q)
+                g_own = towards(models[i], x, alpha * np.eye(3)[y] + (1 - alpha) * q)
                 u = {k: u[k] - RATE * g[k] for k in u}
-                own[i] = {k: own[i][k] - RATE * g_own[k] for k in u}
+                models[i] = {k: models[i][k] - RATE * g_own[k] for k in u}
             trained[i] = u
         w = task.mean(trained, clients, w)
-        task.check_loss(at, "personalised", lambda i, x: logits(own[i], x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared({f"common.{k}": a for k, a in w.items()})
 
 
@@ -1009,7 +1015,7 @@ def test_fedkd(play):
         shortened.add(rank)
         return u[:, :rank] * s[:rank] @ v[:rank]
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         sent = [{}] * 3
         for i in clients:
             x, y = tensors(task.train[i])
@@ -1026,9 +1032,9 @@ def test_fedkd(play):
                 w = autograd(loss, w, start)
             kept[i], sent[i] = w, {k: shared[k] + factored(w[k] - shared[k]) for k in small}
         shared = task.mean(sent, clients, small)
-        task.check_loss(at, "personalised", lambda i, x: logits(kept[i], x))
+        task.check_loss(index, "personalised", lambda i, x: logits(kept[i], x))
         plain = {k.partition(".")[2]: a for k, a in shared.items()}
-        task.check_loss(at, "global", lambda i, x, w=plain: logits(w, x))
+        task.check_loss(index, "global", lambda i, x, w=plain: logits(w, x))
     assert shortened
     task.check_shared(shared)
 
@@ -1044,17 +1050,17 @@ def test_fedmrl(play, monkeypatch):
     )
     start = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items()}
     small = [k for k in start if k.startswith("common.")]
-    own = [dict(start) for _ in range(3)]
+    models = [dict(start) for _ in range(3)]
     shared = {k: start[k] for k in small}
 
     def projected(w, x):
         z = torch.cat([x @ w[f"{of}base.fc.weight"].T + w[f"{of}base.fc.bias"] for of in ("common.", "")], 1)
         return z @ w["projection.weight"].T + w["projection.bias"]
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         for i in clients:
             x, y = tensors(task.train[i])
-            own[i] = {**own[i], **shared}
+            models[i] = {**models[i], **shared}
 
             def loss(w, x=x, y=y):
                 r = projected(w, x)
@@ -1062,15 +1068,15 @@ def test_fedmrl(play, monkeypatch):
                 return F.cross_entropy(head_of(w, r), y) + F.cross_entropy(nested, y)
 
             for _ in range(EPOCHS):
-                own[i] = autograd(loss, own[i], start)
-        shared = task.mean(own, clients, small)
+                models[i] = autograd(loss, models[i], start)
+        shared = task.mean(models, clients, small)
 
         def predict(i, x, shared=shared):
-            w = {k: torch.tensor(a) for k, a in {**own[i], **shared}.items()}
+            w = {k: torch.tensor(a) for k, a in {**models[i], **shared}.items()}
             return head_of(w, projected(w, torch.tensor(x))).numpy()
 
-        task.check_loss(at, "personalised", predict)
-        assert "global" not in task.lines[at]
+        task.check_loss(index, "personalised", predict)
+        assert "global" not in task.lines[index]
     task.check_shared(shared)
 
 
@@ -1078,7 +1084,7 @@ def test_fedphp(play):
     task, weight = play("fedphp", fedphp_distillation=0.4, fedphp_trainings=2), 0.4
     w = task.start
     inherited, times = [dict(w) for _ in range(3)], [0] * 3
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             (x, y), v = task.train[i], w
@@ -1092,8 +1098,8 @@ def test_fedphp(play):
             times[i] += 1
             trained[i] = v
         w = task.mean(trained, clients, w)
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(inherited[i] if times[i] else w, x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(inherited[i] if times[i] else w, x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -1107,9 +1113,9 @@ def test_apple(play):
     def mixed(i, cores):
         return {k: sum(p[i][j] * cores[j][k] for j in range(3)) for k in task.start}
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = dict(enumerate(cores))
-        weight = pull * 0.001 ** (at / 2) if at < 2 else 0
+        weight = pull * 0.001 ** (index / 2) if index < 2 else 0
         for i in clients:
             here = list(cores)
             for _ in range(EPOCHS):
@@ -1119,11 +1125,11 @@ def test_apple(play):
                 p[i] = p[i] - step * slope
             trained[i], tested[i] = here[i], mixed(i, here)
         cores = [trained[j] for j in range(3)]
-        task.check_loss(at, "personalised", lambda i, x: logits(tested[i], x))
+        task.check_loss(index, "personalised", lambda i, x: logits(tested[i], x))
         np.testing.assert_allclose(
-            task.lines[at]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
+            task.lines[index]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
         )
-        assert "global" not in task.lines[at]
+        assert "global" not in task.lines[index]
 
 
 @pytest.mark.parametrize("longest", [50.0, 0.2])
@@ -1153,7 +1159,7 @@ def test_pfedhn(play, monkeypatch, longest):
         parts = np.split(vector, np.cumsum(sizes)[:-1])
         return {k: part.reshape(a.shape) for part, (k, a) in zip(parts, task.start.items(), strict=True)}
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         changes = {}
         for i in clients:
             w = arrays(made(phi, i))
@@ -1167,9 +1173,9 @@ def test_pfedhn(play, monkeypatch, longest):
             for k in names:
                 speed[k] = momentum * speed[k] + g[k] * min(1, longest / norm) + decay * phi[k]
                 phi[k] = phi[k] - step * speed[k]
-        task.check_loss(at, "personalised", lambda i, x: logits(arrays(made(phi, i)), x))
-        assert "global" not in task.lines[at]
-        assert task.lines[at]["details"]["apart"] == pytest.approx(
+        task.check_loss(index, "personalised", lambda i, x: logits(arrays(made(phi, i)), x))
+        assert "global" not in task.lines[index]
+        assert task.lines[index]["details"]["apart"] == pytest.approx(
             np.std([made(phi, i) for i in range(3)], axis=0).mean(), rel=1e-3
         )
 
@@ -1183,7 +1189,7 @@ def test_fedselect(play):
     def merged(i, w):
         return {k: np.where(mask[i][k] == 1, last[i][k], w[k]) for k in w}
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         sent, marks = {}, {}
         for i in clients:
             before = v = merged(i, w)
@@ -1202,8 +1208,8 @@ def test_fedselect(play):
             counts = sum(1 - marks[i][k] for i in clients)
             total = sum((1 - marks[i][k]) * sent[i][k] for i in clients)
             w = {**w, k: np.where(counts > 0, total / np.maximum(counts, 1), w[k])}
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(merged(i, w), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(merged(i, w), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
     task.check_shared(w)
 
 
@@ -1221,7 +1227,7 @@ def test_fednh(play):
     def predict(w, x):
         return w["head.scale"] * unit(features(w, x)) @ w[means].T
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         sums = np.zeros((3, 5))
         for i in clients:
             (x, y), last[i] = task.train[i], w
@@ -1237,8 +1243,8 @@ def test_fednh(play):
                 sums[c] += (y == c).sum() * unit(z)[0]
         moved = unit(smoothing * w[means] + (1 - smoothing) * unit(sums))
         w = {**task.mean(last, clients, w, weights=[1] * len(clients)), means: moved}
-        task.check_loss(at, "personalised", lambda i, x, w=w: predict(w if last[i] is None else last[i], x))
-        task.check_loss(at, "global", lambda i, x, w=w: predict(w, x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: predict(w if last[i] is None else last[i], x))
+        task.check_loss(index, "global", lambda i, x, w=w: predict(w, x))
     task.check_shared(w)
 
 
@@ -1280,10 +1286,10 @@ def test_floco(play):
             best = min(best, (energy, tried), key=lambda one: one[0])
         return best[1]
 
-    for at, clients in enumerate(task.rounds):
+    for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
-            rng, v = generator(3, "position", i, at + 1), w
+            rng, v = generator(3, "position", i, index + 1), w
             for _ in range(EPOCHS):
                 if places[i] is middle:
                     position = rng.dirichlet(np.ones(count))
@@ -1294,11 +1300,11 @@ def test_floco(play):
                 v = {k: v[k] - RATE * (np.multiply.outer(position, g[HEAD[0]]) if k == ends else g[k]) for k in v}
             trained[i], changes[i] = v, v[ends] - w[ends]
         w = task.mean(trained, clients, w)
-        if at + 1 == after:
+        if index + 1 == after:
             for i, position in zip(sorted(changes), placed(), strict=True):
                 places[i] = position
-        task.check_loss(at, "personalised", lambda i, x, w=w: logits(at_point(w, places[i]), x))
-        task.check_loss(at, "global", lambda i, x, w=w: logits(at_point(w, middle), x))
+        task.check_loss(index, "personalised", lambda i, x, w=w: logits(at_point(w, places[i]), x))
+        task.check_loss(index, "global", lambda i, x, w=w: logits(at_point(w, middle), x))
     assert places[clients[0]] is not middle
     task.check_shared(w)
 
@@ -1319,8 +1325,8 @@ def test_slices(play, method, scaled):
     def numbers(i, v, x):
         return factors[i] * features(v, x) @ v[HEAD[0]].T + v[HEAD[1]]
 
-    for at, clients in enumerate(task.rounds):
-        first = at if method == "fedrolex" else 0
+    for index, clients in enumerate(task.rounds):
+        first = index if method == "fedrolex" else 0
         units = [np.sort((first + np.arange(size)) % 5) for size in sizes]  # the order does not count
         sums, counts = ({k: np.zeros_like(a) for k, a in w.items()} for _ in range(2))
         for i in clients:
@@ -1340,9 +1346,9 @@ def test_slices(play, method, scaled):
                 counts[k][place] += 1
         w = {k: np.where(counts[k] > 0, sums[k] / np.maximum(counts[k], 1), w[k]) for k in w}
         task.check_loss(
-            at, "personalised", lambda i, x, w=w, u=units: np.where(present[i], numbers(i, cut(w, u[i]), x), 0)
+            index, "personalised", lambda i, x, w=w, u=units: np.where(present[i], numbers(i, cut(w, u[i]), x), 0)
         )
         x, y = task.test[0]  # the only client with the whole model
         loss = -np.log(softmax(logits(w, x))[np.arange(len(y)), y]).mean()
-        np.testing.assert_allclose(task.lines[at]["global"]["loss"], loss, rtol=1e-5)
+        np.testing.assert_allclose(task.lines[index]["global"]["loss"], loss, rtol=1e-5)
     task.check_shared(w)

@@ -20,8 +20,8 @@ ALPHA = 0.1
 
 
 def method(**training):
-    given = {"local_epochs": 1, "batch_size": 4, "learning_rate": ALPHA, "momentum": 0.0, **training}
-    return PerFedAvg(PerFedAvgSettings(), TrainingSettings(**given))
+    values = {"local_epochs": 1, "batch_size": 4, "learning_rate": ALPHA, "momentum": 0.0, **training}
+    return PerFedAvg(PerFedAvgSettings(), TrainingSettings(**values))
 
 
 def quadratic(model, batch):
@@ -37,7 +37,7 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch):
     w = model.weight.detach().numpy()[0].copy()
     ours = method()
     batch = Batch(torch.tensor(x), torch.tensor(y), torch.arange(12))
-    loss, (found,) = ours.meta_gradient(model, batch, ["weight"], list(model.parameters()))
+    loss, (gradient,) = ours.meta_gradient(model, batch, ["weight"], list(model.parameters()))
 
     size = 12 // per_fedavg.BATCHES
 
@@ -50,7 +50,7 @@ def test_meta_gradients_of_a_quadratic_are_exact(monkeypatch):
 
     adapted = w - ALPHA * slope(w, part(0))
     expected = slope(adapted, part(1))
-    np.testing.assert_allclose(found.numpy()[0], expected, rtol=1e-9)
+    np.testing.assert_allclose(gradient.numpy()[0], expected, rtol=1e-9)
     assert float(loss) == pytest.approx(0.5 * np.mean((part(1)[0] @ adapted - part(1)[1]) ** 2))
     assert np.array_equal(model.weight.detach().numpy()[0], w)  # to the bit
 
@@ -64,8 +64,10 @@ def test_the_inner_step_follows_the_sum_over_a_batch_as_the_outer_does(monkeypat
 
     def meta(batch_loss, alpha):
         ours = method(batch_loss=batch_loss, learning_rate=alpha)
-        loss, (found,) = ours.meta_gradient(model, Batch(x, y, torch.arange(12)), ["weight"], list(model.parameters()))
-        return float(loss), found.numpy()
+        loss, (gradient,) = ours.meta_gradient(
+            model, Batch(x, y, torch.arange(12)), ["weight"], list(model.parameters())
+        )
+        return float(loss), gradient.numpy()
 
     # A sum is the mean times the samples: a step α/n along it is a step α along the mean.
     (loss, mean), (same, summed) = meta("mean", ALPHA), meta("sum", ALPHA / size)

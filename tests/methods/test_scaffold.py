@@ -52,14 +52,14 @@ def test_running_statistics_have_no_control_variate(tmp_path):
 
 
 def test_a_classifier_that_stays_has_no_control_variate(tmp_path):
-    given = {"method": "scaffold", "personal_head": True, "num_server_rounds": 2, **FEW_SAMPLES}
-    folder, grid = simulate_and_listen(tmp_path, 2, **given)
+    settings = {"method": "scaffold", "personal_head": True, "num_server_rounds": 2, **FEW_SAMPLES}
+    folder, grid = simulate_and_listen(tmp_path, 2, **settings)
     left = Simulation.of(folder)
     for _, message, reply in grid.training():
         sent = Layout.from_text(reply.config["layout"]).size
         assert message.arrays["control"].size == reply.arrays["change"].size == sent
-    own = left.load(0).model.control.arrays()
-    assert {name for name, array in own.items() if not array.any()} == {"head.weight", "head.bias"}
+    control = left.load(0).model.control.arrays()
+    assert {name for name, array in control.items() if not array.any()} == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize(("more", "said"), [({}, 1), ({"momentum": 0.0}, 0), ({"optimizer": "adam"}, 0)])

@@ -83,18 +83,18 @@ def test_the_first_round_of_fedrolex_is_heterofl_s(tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_board_names_the_width_of_the_run_s_model(tmp_path, method):
     boards = {1: {"model": "@0.5"}, 2: {"model": "small-cnn@0.25"}, 3: {"model": "@.25"}}
-    found = []
-    for place, named, own in (("settings", WIDTHS["client_models"], {}), ("boards", "", boards)):
+    runs = []
+    for place, named, node_config in (("settings", WIDTHS["client_models"], {}), ("boards", "", boards)):
         values = federation(tmp_path / place, 4, method=method, **{**WIDTHS, "client_models": named})
-        folder = run_federation(LocalGrid(4, values, node_config=own), values)
-        found.append(arrays(folder, tmp_path / place))
+        folder = run_federation(LocalGrid(4, values, node_config=node_config), values)
+        runs.append(arrays(folder, tmp_path / place))
     assert [len(model["base.conv1.weight"]) for _, model in sorted(personal_models(folder))] == [16, 8, 4, 4]
-    assert found[0].keys() == found[1].keys()
-    assert all(np.array_equal(array, found[1][name]) for name, array in found[0].items())
+    assert runs[0].keys() == runs[1].keys()
+    assert all(np.array_equal(array, runs[1][name]) for name, array in runs[0].items())
 
 
 @pytest.mark.parametrize(
-    ("named", "words"),
+    ("named", "message"),
     [
         ("mlp", "mlp is not small-cnn at a width: heterofl takes widths"),
         ("mlp@0.5", "mlp is not small-cnn at a width"),
@@ -103,11 +103,11 @@ def test_a_board_names_the_width_of_the_run_s_model(tmp_path, method):
         ("small-cnn@0.5@0.5", "must be one of"),
     ],
 )
-def test_a_model_that_is_no_width_of_the_run_s_is_refused(tmp_path, named, words):
+def test_a_model_that_is_no_width_of_the_run_s_is_refused(tmp_path, named, message):
     values = federation(tmp_path, 2, method="heterofl", node_timeout=1.0)
-    with pytest.raises(FedpflError, match=words):
+    with pytest.raises(FedpflError, match=message):
         run_federation(LocalGrid(2, values, node_config={1: {"model": named}}), values)
-    with pytest.raises(FedpflError, match=words):
+    with pytest.raises(FedpflError, match=message):
         simulate(tmp_path, 2, method="heterofl", client_models=f"1:{named}", run_name="b")
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
 
@@ -145,7 +145,7 @@ def test_a_model_of_the_user_s_takes_a_width(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"server_optimizer": "adam"}, "server-optimizer = 'adam': must be none for heterofl"),
         ({"robust_aggregation": "median"}, "robust-aggregation = 'median'.*heterofl"),
@@ -156,8 +156,8 @@ def test_a_model_of_the_user_s_takes_a_width(tmp_path):
         ({"loss": "mse"}, "loss"),
     ],
 )
-def test_what_cannot_go_with_slices_ends_in_a_line(tmp_path, settings, words):
-    with pytest.raises(FedpflError, match=words) as caught:
+def test_what_cannot_go_with_slices_ends_in_a_line(tmp_path, settings, message):
+    with pytest.raises(FedpflError, match=message) as caught:
         simulate(tmp_path, 2, method="heterofl", client_models="1:@0.5", **settings)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/*/metrics.jsonl"))
@@ -193,8 +193,8 @@ def test_a_reply_of_another_width_does_not_count(tmp_path, claimed, said):
 
     line = run_federation(Liar(2, values), values).metrics()[0]
     assert line["clients"] == [0]
-    words = "array 'base.conv1.weight' of shape" if said else f"a vector of shape ({layout.size},) arrived, expected"
-    assert words in line["failed"]["1"]
+    message = "array 'base.conv1.weight' of shape" if said else f"a vector of shape ({layout.size},) arrived, expected"
+    assert message in line["failed"]["1"]
 
 
 def test_a_model_of_another_library_has_one_width():

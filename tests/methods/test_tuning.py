@@ -55,9 +55,9 @@ def test_a_method_with_an_adaptation_of_its_own_keeps_it_and_says_so(tmp_path, m
     plain = simulate(tmp_path / "plain", 2, **settings)
     told = simulate(tmp_path / "told", 2, tune_epochs=3, **settings)
     assert told.metrics()[0]["personalised"] == plain.metrics()[0]["personalised"]
-    words = f"tune-epochs = 3 changes nothing: {method} adapts models to a test in its own way"
-    assert words in told.task()["remarks"]
-    assert words not in plain.task()["remarks"]
+    remark = f"tune-epochs = 3 changes nothing: {method} adapts models to a test in its own way"
+    assert remark in told.task()["remarks"]
+    assert remark not in plain.task()["remarks"]
 
 
 def test_a_model_adapts_at_the_unscheduled_rate(tmp_path):

@@ -62,25 +62,25 @@ def test_what_is_cut_already_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "message"),
     [
         (nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), "has no nn.Linear; the method needs a head"),
         (Small(last=nn.Tanh()), "does not end in its last nn.Linear, 'classifier'; the method needs a head"),
     ],
     ids=["none", "not the last"],
 )
-def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, words):
+def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, message):
     x = torch.randn(5, 1, 8, 8)
     wanted, names = module(x), [*module.state_dict()]
     model = with_head(module, (1, 8, 8), 3)
     torch.testing.assert_close(model(x), wanted)
     assert models.original_module(model) is module and [*module.state_dict()] == names
     assert [*model.state_dict()] == [f"base.{name}" for name in names]
-    assert words in refusal(models.cut, model)
+    assert message in refusal(models.cut, model)
 
 
 @pytest.mark.parametrize(
-    ("module", "shape", "classes", "options", "words"),
+    ("module", "shape", "classes", "options", "message"),
     [
         (Small(), (3, 8, 8), 3, {}, "model = 'Small': does not take inputs of 3x8x8: Given groups=1, weight of size"),
         (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
@@ -105,19 +105,19 @@ def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, words):
         ),
     ],
 )
-def test_what_does_not_fit_is_one_line(module, shape, classes, options, words):
-    assert words in refusal(with_head, module, shape, classes, **options)
+def test_what_does_not_fit_is_one_line(module, shape, classes, options, message):
+    assert message in refusal(with_head, module, shape, classes, **options)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("torchvision:resnet19", "torchvision has no model 'resnet19'; did you mean resnet18"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision has no model 'fasterrcnn_resnet50_fpn'"),
     ],
 )
-def test_torchvision_s_models_that_do_not_fit(name, words):
-    assert words in refusal(models.build, name, (3, 32, 32), 10)
+def test_torchvision_s_models_that_do_not_fit(name, message):
+    assert message in refusal(models.build, name, (3, 32, 32), 10)
 
 
 def test_a_model_of_torchvision_is_the_same_for_the_same_seed():
@@ -174,10 +174,10 @@ def test_a_folder_of_transformers_for_images(tmp_path):
     )
     stored.save_pretrained(tmp_path / "vit")
     read = models.build(name, (1, 8, 8), 3)
-    own = dict(stored.named_parameters())
-    found = {n.replace("base.module.", ""): p for n, p in read.named_parameters() if n.startswith("base.")}
-    assert found
-    assert all(torch.equal(array, own[n]) for n, array in found.items())
+    parameters = dict(stored.named_parameters())
+    arrays = {n.replace("base.module.", ""): p for n, p in read.named_parameters() if n.startswith("base.")}
+    assert arrays
+    assert all(torch.equal(array, parameters[n]) for n, array in arrays.items())
     assert "does not take inputs of 1x9x9" in refusal(models.build, name, (1, 9, 9), 3)
 
 

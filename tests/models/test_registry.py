@@ -48,9 +48,9 @@ def test_too_small_image_is_one_clear_line() -> None:
 def test_auto_is_the_model_for_the_input(shape: tuple[int, ...], vocabulary: int, tokens: bool, name: str) -> None:
     assert models.chosen("auto", shape, vocabulary, tokens) == name
     arrays = []
-    for given in ("auto", name):
+    for asked in ("auto", name):
         torch.manual_seed(1)
-        arrays.append(models.build(given, shape, 100 if tokens else 4, vocabulary, tokens=tokens).state_dict())
+        arrays.append(models.build(asked, shape, 100 if tokens else 4, vocabulary, tokens=tokens).state_dict())
     assert arrays[0].keys() == arrays[1].keys()
     assert all(torch.equal(array, arrays[1][key]) for key, array in arrays[0].items())
 

@@ -86,8 +86,8 @@ def test_self_attention_is_pytorch_s() -> None:
 def test_padding_does_not_count() -> None:
     short, long = build("transformer", 5, 4, 30).eval(), build("transformer", 9, 4, 30).eval()
     long.load_state_dict(short.state_dict())
-    words = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]])
-    torch.testing.assert_close(long(F.pad(words, (0, 4))), short(words))
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 0, 0]])
+    torch.testing.assert_close(long(F.pad(tokens, (0, 4))), short(tokens))
     assert torch.isfinite(short(torch.zeros(1, 5, dtype=torch.int64))).all()  # a text without words
 
 

@@ -38,8 +38,8 @@ def weights():
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
 def test_a_run_starts_from_the_file(tmp_path, weights, name):
-    found = start(saved(tmp_path / name, weights))
-    assert all(torch.equal(found[key], weights[key]) for key in weights)
+    arrays = start(saved(tmp_path / name, weights))
+    assert all(torch.equal(arrays[key], weights[key]) for key in weights)
 
 
 @pytest.mark.parametrize("method", ["factorized-fl", "pfedpara"])
@@ -51,9 +51,9 @@ def test_a_method_without_a_place_for_them_refuses_them(tmp_path, weights, metho
 
 
 def test_the_last_layer_starts_afresh_where_the_classes_differ(tmp_path, weights):
-    found = start(saved(tmp_path / "w.pt", weights), num_classes=6)
+    arrays = start(saved(tmp_path / "w.pt", weights), num_classes=6)
     fresh = start("", num_classes=6)
-    for key, array in found.items():
+    for key, array in arrays.items():
         assert torch.equal(array, (fresh if key.startswith("head.") else weights)[key])
 
 
@@ -164,12 +164,12 @@ def test_versions_without_that_hole_read_state_dicts(tmp_path, weights, monkeypa
 
 def test_nothing_else_in_the_package_unpickles():
     sources = {path.relative_to(PACKAGE): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
-    found = [str(path) for path, text in sources.items() if re.search(r"torch\.load\(|allow_pickle=True\)(?!\[)", text)]
-    assert found == ["models/weight_files.py"]
+    paths = [str(path) for path, text in sources.items() if re.search(r"torch\.load\(|allow_pickle=True\)(?!\[)", text)]
+    assert paths == ["models/weight_files.py"]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda one: one.to_sparse(), "plain arrays by name"),
         (lambda one: one.to("meta"), "plain arrays by name"),
@@ -180,20 +180,20 @@ def test_nothing_else_in_the_package_unpickles():
         (lambda one: one.double() + 1e300, "not finite in torch.float32"),
     ],
 )
-def test_arrays_that_are_no_weights_are_refused(tmp_path, weights, change, words):
+def test_arrays_that_are_no_weights_are_refused(tmp_path, weights, change, message):
     name = next(iter(weights))
     torch.save({**weights, name: change(weights[name])}, tmp_path / "w.pt")
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         start(str(tmp_path / "w.pt"))
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "message"),
     [(1, "plain arrays by name"), (None, "plain arrays by name"), ("a\x1b[2J\n", "is not in the model")],
 )
-def test_names_that_are_none_are_refused_in_one_line(tmp_path, weights, key, words):
+def test_names_that_are_none_are_refused_in_one_line(tmp_path, weights, key, message):
     torch.save({**weights, key: torch.ones(1)}, tmp_path / "w.pt")
-    with pytest.raises(ConfigError, match=words) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         start(str(tmp_path / "w.pt"))
     assert str(error.value).isprintable()
 

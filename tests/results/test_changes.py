@@ -65,10 +65,10 @@ def test_versions_are_compared_by_their_numbers(theirs, newer):
 
 def test_files_of_a_newer_version_are_one_line_wherever_they_are_read(folder, values):
     written_by(folder, fedpfl="99.1.0", code="other")
-    words = f"{folder.path}: it was written by fedpfl 99.1.0, which is newer than this ({__version__})"
-    assert changes(folder) == [words]
+    message = f"{folder.path}: it was written by fedpfl 99.1.0, which is newer than this ({__version__})"
+    assert changes(folder) == [message]
     done = CliRunner().invoke(load("export"), ["export", str(folder.path)])
-    assert done.exit_code and words in done.stderr
+    assert done.exit_code and message in done.stderr
     with pytest.raises(StateError, match="newer than this"):
         resume(values)
 
@@ -82,10 +82,10 @@ def test_an_unknown_setting_ends_a_resume_and_is_said_elsewhere(folder, values):
 
 def test_other_code_is_said_once_when_the_run_is_resumed(folder, values, monkeypatch, caplog):
     monkeypatch.setattr(code_hash, "of_package", lambda: "other")
-    words = f"fedpfl's code has changed since (it was {__version__}, this is {__version__}): results may differ"
-    assert changes(folder) == [words]
+    message = f"fedpfl's code has changed since (it was {__version__}, this is {__version__}): results may differ"
+    assert changes(folder) == [message]
     resume(values)
-    assert caplog.text.count(f"one: {words}") == 1
+    assert caplog.text.count(f"one: {message}") == 1
     assert changes(folder) == []
 
 

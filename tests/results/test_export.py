@@ -174,13 +174,13 @@ def test_without_its_packages_onnx_is_refused(monkeypatch):
 
 def people():
     """Return three clients whose features lie elsewhere and on other scales, and have gaps."""
-    rng, found = np.random.default_rng(0), {}
+    rng, clients = np.random.default_rng(0), {}
     for place, name in ((1, "ann"), (5, "ben"), (3, "cat")):
         x = rng.normal(size=(80, 3)) * [1, place, 3] + [2 * place, 0, 4]
         y = np.where(x[:, 0] > 2 * place, "ill", "well")
         x[::7, 2] = np.nan
-        found[name] = x.astype(np.float32), y
-    return found
+        clients[name] = x.astype(np.float32), y
+    return clients
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedavg"])

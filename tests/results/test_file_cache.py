@@ -26,7 +26,7 @@ def test_the_latest_numbers_are_those_of_all_lines(tmp_path, monkeypatch, seed, 
     rng = random.Random(seed)
     # Tests of these kinds, in every nth round; none yet.
     tested, every = rng.choice([("personalised", "global"), ("personalised",), ("global",)]), rng.choice([1, 3, 99])
-    lines = [of_round(at, tested if at % every == 0 else (), rng.choice([1, 400])) for at in range(1, 12)]
+    lines = [of_round(number, tested if number % every == 0 else (), rng.choice([1, 400])) for number in range(1, 12)]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(map(json_line, lines)) + rng.choice(["", '{"sha256": "', json_line(lines[-1])[:-1]]))
     history = History(lines)

@@ -121,20 +121,20 @@ def test_modules_count_wherever_they_are_imported_and_only_those_of_the_settings
 
 @pytest.mark.parametrize("how", [{"factor": 10.0}, {"flip": True}])
 def test_other_samples_are_not_resumed_nor_analysed_nor_averaged(folder, how):
-    own = {**SMALL, "dataset": "table", "data": "people.csv", "output_dir": "runs"}
+    options = {**SMALL, "dataset": "table", "data": "people.csv", "output_dir": "runs"}
     table(folder / "people.csv")
-    first = fedpfl.run("fedper", run_name="first", **own)
+    first = fedpfl.run("fedper", run_name="first", **options)
     table(folder / "people.csv", **how)
     with pytest.raises(DataError, match="the samples are not those of the run to resume"):
         fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
     with pytest.raises(DataError, match="first: the data have changed since the run"):
         data_of(first._folder)
-    second, third = (fedpfl.run("fedper", seed=seed, **own) for seed in (2, 3))
+    second, third = (fedpfl.run("fedper", seed=seed, **options) for seed in (2, 3))
     groups = grouped([run._folder for run in (first, second, third)])
     assert [len(group.runs) for group in groups] == [1, 2]
     assert all(group.label.startswith("fedper, data people.csv (") for group in groups)
-    found = fedpfl.compare([first, second])
-    assert any("These runs are not of the same data" in note for note in found.notes)
+    comparison = fedpfl.compare([first, second])
+    assert any("These runs are not of the same data" in note for note in comparison.notes)
     table(folder / "people.csv")
     assert fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0).summary["rounds"] == 2
 
@@ -155,22 +155,24 @@ def test_a_file_of_the_same_size_and_time_is_another_one_with_other_content(fold
             os.utime(path, (1e9, 1e9))
 
     places = {"table": "place/ann.csv", "npz": "place.npz", "folder": "place"}
-    own = {**SMALL, "dataset": form.replace("folder", "clients"), "data": places[form], "output_dir": "runs"}
-    own["ignore_columns"] = "client" if form == "folder" else ""
+    options = {**SMALL, "dataset": form.replace("folder", "clients"), "data": places[form], "output_dir": "runs"}
+    options["ignore_columns"] = "client" if form == "folder" else ""
     write(False)
-    first = fedpfl.run("fedavg", **own)
+    first = fedpfl.run("fedavg", **options)
     write(True)
     with pytest.raises(DataError, match="the samples are not those of the run to resume"):
         fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0)
-    other = fedpfl.run("fedavg", **own)
+    other = fedpfl.run("fedavg", **options)
     assert other._folder.task()["data"] != first._folder.task()["data"]
 
 
 def test_equal_data_are_one_data_set_wherever_they_lie(folder):
-    own = {**SMALL, "dataset": "table", "output_dir": "runs"}
+    options = {**SMALL, "dataset": "table", "output_dir": "runs"}
     for name in ("people.csv", "moved.csv"):
         table(folder / name)
-    runs = [fedpfl.run("fedavg", seed=seed, data=name, **own) for seed, name in ((1, "people.csv"), (2, "moved.csv"))]
+    runs = [
+        fedpfl.run("fedavg", seed=seed, data=name, **options) for seed, name in ((1, "people.csv"), (2, "moved.csv"))
+    ]
     assert len(grouped([run._folder for run in runs])) == 1
 
 
@@ -299,9 +301,9 @@ def test_a_file_that_a_models_code_opens_by_itself_counts(folder, opens):
     settings = {"dataset": "table", "data": str(folder / "people.csv"), "ignore-columns": "c", "model": "net:build"}
     settings = {**settings, "method": "local", "num-clients": 3, "num-server-rounds": 1, "local-steps": 1}
     store, planned = Store(folder.parent / "grid"), plan(settings, 1)
-    given = {key.replace("-", "_"): value for key, value in settings.items()}
+    options = {key.replace("-", "_"): value for key, value in settings.items()}
     places = {"output_dir": store.root / "runs", "state_dir": store.root / "state", "run_name": planned.name}
-    run = fedpfl.run(**given, **places, seed=1, quiet=True, workers=0)
+    run = fedpfl.run(**options, **places, seed=1, quiet=True, workers=0)
     opened = [path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"]]
     assert opened == ["kept_apart.py" if opens == "under a computed name" else "scale.npy"]
     assert not store.changed(planned)

@@ -80,10 +80,10 @@ def test_the_ensemble_is_the_mean_of_the_exported_models_outputs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variant", "setting", "given"),
+    ("variant", "setting", "options"),
     [("static", 0.1, {}), ("dynamic", 0.1, {}), ("dynamic", 0.0, {"weight_decay": 0.1})],
 )
-def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, given):
+def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, options):
     run = simulate(tmp_path, 4, method="fedfac", fedfac_variant=variant, weight_decay=setting, **QUICK)
     config, task = Config.parse(run.config()), run.task()
     engine = Engine(config, federated_data(config.data, 4, config.run.seed), 4)
@@ -91,18 +91,18 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     left = Simulation(engine, task, last, stored)
     local = left.load(held_out(config.run)[0])
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
-    own = engine.sharing.personal_elements()
-    assert set(own) == {"base.conv2.weight", "base.conv2.bias"}
+    personal = engine.sharing.personal_elements()
+    assert set(personal) == {"base.conv2.weight", "base.conv2.bias"}
     phases = of_personal_part(
-        [Phase(train=lambda name: True, epochs=1, **given)], engine.sharing, engine.model, setting
+        [Phase(train=lambda name: True, epochs=1, **options)], engine.sharing, engine.model, setting
     )
     engine.run_phases(phases, local, "batches")
     for name, array in engine.model.state_dict().items():
-        shared = ~own[name] if name in own else torch.ones_like(array, dtype=torch.bool)
+        shared = ~personal[name] if name in personal else torch.ones_like(array, dtype=torch.bool)
         assert torch.equal(array[shared], before[name][shared])
-        assert name not in own or not torch.equal(array[own[name]], before[name][own[name]])
+        assert name not in personal or not torch.equal(array[personal[name]], before[name][personal[name]])
     split = stored["split"]
-    assert np.array_equal(own["base.conv2.bias"].numpy(), split == 0)
+    assert np.array_equal(personal["base.conv2.bias"].numpy(), split == 0)
 
 
 def test_statistics_that_are_personal_become_those_of_the_new_client(tmp_path, monkeypatch):
@@ -120,36 +120,36 @@ def test_statistics_that_are_personal_become_those_of_the_new_client(tmp_path, m
 
 def models_tested(monkeypatch):
     """Collect (engine, state dict) of every model that is tested."""
-    found = []
+    tested_models = []
     score = Engine.score
 
     def recorded(engine, forward, local, samples):
-        found.append((engine, {name: array.clone() for name, array in local.model.state_dict().items()}))
+        tested_models.append((engine, {name: array.clone() for name, array in local.model.state_dict().items()}))
         return score(engine, forward, local, samples)
 
     monkeypatch.setattr(Engine, "score", recorded)
-    return found
+    return tested_models
 
 
 def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):
     run = simulate(tmp_path, 4, method="fedfac", **QUICK)  # dynamic: the server has the mean of personal channels, too
-    found = models_tested(monkeypatch)
+    tested_models = models_tested(monkeypatch)
     try_new_clients(run, "local-train")
-    (engine, tested), = found  # fmt: skip
-    own = engine.sharing.personal_elements()
+    (engine, tested), = tested_models  # fmt: skip
+    personal = engine.sharing.personal_elements()
     engine.sharing.set_shared(run.checkpoint()[1]["shared"])
     received = engine.model.state_dict()
     for name, array in tested.items():
-        where = own.get(name, torch.zeros_like(array, dtype=torch.bool))
+        where = personal.get(name, torch.zeros_like(array, dtype=torch.bool))
         assert torch.equal(array[~where], received[name][~where])
-        assert name not in own or (array[where] != received[name][where]).any()
+        assert name not in personal or (array[where] != received[name][where]).any()
 
 
 def test_a_fine_tuned_model_is_concluded_before_it_is_tested(tmp_path, monkeypatch):
     run = simulate(tmp_path, 4, method="pfedsd", **QUICK)
-    found = models_tested(monkeypatch)
+    tested_models = models_tested(monkeypatch)
     try_new_clients(run, "fine-tune")
-    ((_, tested),) = found
+    ((_, tested),) = tested_models
     twins = {name: array for name, array in tested.items() if in_twin(name)}
     assert twins
     assert all(torch.equal(array, tested[name.split(".", 1)[1]]) for name, array in twins.items())
@@ -159,9 +159,9 @@ def test_fedavg_has_nothing_to_train_but_can_be_fine_tuned(tmp_path, monkeypatch
     run = simulate(tmp_path, 4, method="fedavg", **QUICK)
     shared = try_new_clients(run, "local-train")
     assert shared == {**try_new_clients(run, "ensemble"), "mode": "local-train"}
-    found = models_tested(monkeypatch)
+    tested_models = models_tested(monkeypatch)
     try_new_clients(run, "fine-tune")
-    ((_, tuned),) = found
+    ((_, tuned),) = tested_models
     received = load_file(run.path / "global.safetensors")
     assert received.keys() == tuned.keys()
     assert not any(torch.equal(array, received[name]) for name, array in tuned.items())
@@ -174,10 +174,10 @@ def test_the_command(tmp_path):
         return CliRunner().invoke(app, [*arguments[:1], str(run.path), *arguments[1:]], prog_name="fedpfl")
 
     assert json.loads(command("personalise", "--mode", "ensemble", "--json").stdout)["mode"] == "ensemble"
-    found = json.loads(command("personalise", "--workers", "0", "--json").stdout)
-    assert found.items() >= try_new_clients(run, "local-train").items()
-    words = command("personalise", "--workers", "0").stdout
-    assert "local-train, 1 new client: mean " in words
+    result = json.loads(command("personalise", "--workers", "0", "--json").stdout)
+    assert result.items() >= try_new_clients(run, "local-train").items()
+    output = command("personalise", "--workers", "0").stdout
+    assert "local-train, 1 new client: mean " in output
     wrong = command("personalise", "--mode", "vote")
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert "must be one of local-train, ensemble, fine-tune" in wrong.stderr

@@ -34,9 +34,9 @@ def line(number, evaluated, asked=(0, 1, 2, 3)):
 
 
 def test_a_round_says_whose_tests_are_missing():
-    found = line(1, {0: scores(9), 1: scores(7), 2: scores(8)})
-    assert found["untested"] == [3] and found["personalised"]["accuracy"] == pytest.approx(0.8)
-    assert over_whom(found) == "3 of 4 clients" and "personalised 80.0 %, 3 of 4 clients" in in_words(found)
+    of_round = line(1, {0: scores(9), 1: scores(7), 2: scores(8)})
+    assert of_round["untested"] == [3] and of_round["personalised"]["accuracy"] == pytest.approx(0.8)
+    assert over_whom(of_round) == "3 of 4 clients" and "personalised 80.0 %, 3 of 4 clients" in in_words(of_round)
     assert "untested" not in line(1, {0: scores(9)}, asked=[0]) and over_whom(line(1, {0: scores(9)}, asked=[0])) == ""
 
 
@@ -57,10 +57,10 @@ def test_a_round_without_its_worst_client_is_no_better_one_and_ends_no_run():
 @pytest.mark.parametrize("loss", [9e28, 1e300, 2 * LOSSES_OVER_MEDIAN])
 def test_the_loss_of_one_client_does_not_hide_those_of_the_others(loss):
     usual = {client: scores(5, loss=0.5) for client in range(3)}
-    found = line(1, {**usual, 3: scores(5, loss=loss)})
-    assert found["validation"]["loss"] == pytest.approx((3 * 0.5 + LOSSES_OVER_MEDIAN) / 4)
+    of_round = line(1, {**usual, 3: scores(5, loss=loss)})
+    assert of_round["validation"]["loss"] == pytest.approx((3 * 0.5 + LOSSES_OVER_MEDIAN) / 4)
     better = line(2, {**usual, **{client: scores(9, loss=0.1) for client in range(3)}, 3: scores(5, loss=loss)})
-    assert better["validation"]["loss"] <= found["validation"]["loss"]
+    assert better["validation"]["loss"] <= of_round["validation"]["loss"]
     assert line(1, {c: scores(5, loss=900.0 + c) for c in range(4)})["validation"]["loss"] == pytest.approx(901.5)
 
 
@@ -68,9 +68,9 @@ def test_a_client_that_diverged_is_in_the_means_of_all_methods_alike():
     wild = [(x if client < 3 else 1e20 * x, y) for client, (x, y) in enumerate(DATA)]
     for method in ("local", "knn-per"):
         run = fedpfl.run(method, **{**FEW, "data": wild}, num_server_rounds=1)
-        found = run._folder.metrics()[0]
-        assert sorted(found["personalised"]["each"]) == ["0", "1", "2", "3"] and "untested" not in found
-        assert math.isfinite(found["personalised"]["loss"]) and "3" in found["failed"]
+        of_round = run._folder.metrics()[0]
+        assert sorted(of_round["personalised"]["each"]) == ["0", "1", "2", "3"] and "untested" not in of_round
+        assert math.isfinite(of_round["personalised"]["loss"]) and "3" in of_round["failed"]
 
 
 def test_clients_that_failed_to_train_are_named_beside_the_means_that_have_their_earlier_models():
@@ -97,10 +97,10 @@ def test_the_training_loss_is_that_of_the_last_epoch_of_each_client():
     seen = []
 
     def loss(outputs, y):
-        found = F.cross_entropy(outputs, y)
+        value = F.cross_entropy(outputs, y)
         if outputs.requires_grad and len(y) == 10:  # the first call tries the loss with a few samples
-            seen.append(float(found))
-        return found
+            seen.append(float(value))
+        return value
 
     run = fedpfl.run("fedavg", **{**FEW, "data": DATA[:1]}, loss=loss, num_server_rounds=1, batch_size=10)
     batches = 48 // 10

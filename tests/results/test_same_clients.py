@@ -10,8 +10,8 @@ TASK = {"division": 5, "clients": 4, "samples": [[3, 1]] * 4}
 
 
 def key(task=None, **settings):
-    given = {name.replace("_", "-"): value for name, value in settings.items()}
-    return clients_key({**TASK, **(task or {})}, Config.parse({"method": "fedavg", **given}).flat())
+    options = {name.replace("_", "-"): value for name, value in settings.items()}
+    return clients_key({**TASK, **(task or {})}, Config.parse({"method": "fedavg", **options}).flat())
 
 
 def test_what_trains_on_them_does_not_make_clients():
@@ -47,7 +47,7 @@ def test_no_analysis_pairs_clients_of_other_divisions(name, tmp_path):
             (path / "config.toml").write_text(to_toml(Config.parse({"method": method, "seed": division}).flat()))
             task = {**TASK, "division": division, "state_key": method, "input_shape": [1, 8, 8], "num_classes": 10}
             (path / "task.json").write_text(json_line(task))
-            tested = {"each": {str(at): accuracy for at, accuracy in enumerate(accuracies)}, "weighted": 0.5}
+            tested = {"each": {str(number): accuracy for number, accuracy in enumerate(accuracies)}, "weighted": 0.5}
             line = {"round": 1, "personalised": tested, "clients": [0, 1, 2, 3], "bytes_up": 0, "bytes_down": 0}
             (path / "metrics.jsonl").write_text(json_line({**line, "seconds_train": 1.0}))
             runs.append(RunFolder(path))

@@ -67,8 +67,8 @@ def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(monk
     assert "Not shown here: trained, failed, seconds (--format csv)." in " ".join(drawn.split())
     monkeypatch.setenv("COLUMNS", "30")
     print_tables([Table("rounds", columns, [row], [0, 2, 2, 2, 3, 2, 0, 0])], "")
-    words = " ".join(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).split())
-    assert "Not shown here: failed; trained; seconds; training loss; global, %; worst tenth, % (--format csv)." in words
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).split())
+    assert "Not shown here: failed; trained; seconds; training loss; global, %; worst tenth, % (--format csv)." in text
 
 
 def test_a_text_between_numbers_is_not_broken_within_a_word_and_gets_the_room_that_is_left(monkeypatch, capsys):

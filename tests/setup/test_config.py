@@ -104,9 +104,9 @@ def test_methods_that_share_a_setting_describe_it_alike():
     fields = all_settings()
     for key, names in owners().items():
         for name in names:
-            own = by_key(methods()[name].Settings, name)[key]
-            assert own.default == fields[key].default and own.metadata["doc"] == fields[key].metadata["doc"], key
-            assert own.metadata["limits"].describe() == fields[key].metadata["limits"].describe(), key
+            field = by_key(methods()[name].Settings, name)[key]
+            assert field.default == fields[key].default and field.metadata["doc"] == fields[key].metadata["doc"], key
+            assert field.metadata["limits"].describe() == fields[key].metadata["limits"].describe(), key
     assert owners()["head-layers"] == ("fedbabu", "fedper", "fedreg", "fedrep", "lg-fedavg")
     assert unused({"head-layers": 2}, "fedavg") == [
         "settings of other methods, which fedavg does not use: head-layers of fedbabu, fedper, fedreg, fedrep, "
@@ -118,9 +118,9 @@ def test_the_settings_of_methods_are_those_in_their_table():
     assert {name: method.Settings for name, method in methods().items()} == SETTINGS
     assert {alias: name for name, method in methods().items() for alias in method.aliases} == ALIASES
     fields = all_settings()
-    for key, words in (("fedreg-threshold", THRESHOLDS), ("feddecomp-init", INITS), ("optimizer", ("sgd", *OPTIMIZERS)),
-                       ("loss", KINDS)):  # fmt: skip
-        assert fields[key].metadata["limits"].choices() == tuple(words), key
+    for key, choices in (("fedreg-threshold", THRESHOLDS), ("feddecomp-init", INITS),
+                         ("optimizer", ("sgd", *OPTIMIZERS)), ("loss", KINDS)):  # fmt: skip
+        assert fields[key].metadata["limits"].choices() == tuple(choices), key
 
 
 def test_aliases_use_the_method_s_own_settings():
@@ -136,14 +136,14 @@ def test_settings_of_other_methods_do_not_matter():
 def test_settings_of_other_methods_are_named_where_they_were_given():
     defaults = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert unused(defaults, "fedavg") == []
-    given = {**defaults, "ditto-pull": 3.0, "fedprox-mu": 1, "fedavg-weights": "uniform"}
-    assert unused(given, "fedavg") == [
+    values = {**defaults, "ditto-pull": 3.0, "fedprox-mu": 1, "fedavg-weights": "uniform"}
+    assert unused(values, "fedavg") == [
         "settings of other methods, which fedavg does not use: ditto-pull of ditto; fedprox-mu of fedprox"
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "simulated", "on_devices"),
+    ("settings", "simulated", "on_devices"),
     [
         ({"new-nodes": "join"}, "new-nodes = join does nothing: all clients of a simulation are there", ""),
         ({"server-learning-rate": 0.1, "server-momentum": 0.5}, *2 * ["= none: server-learning-rate, server-momentum"]),
@@ -155,12 +155,12 @@ def test_settings_of_other_methods_are_named_where_they_were_given():
         ({"model": "timm:resnet10t", "download-weights": True, "normalize": "imagenet"}, "", ""),
     ],
 )
-def test_settings_of_the_rounds_that_change_nothing_are_named(given, simulated, on_devices):
-    config = Config.parse(given)
-    for real, words in ((False, simulated), (True, on_devices)):
+def test_settings_of_the_rounds_that_change_nothing_are_named(settings, simulated, on_devices):
+    config = Config.parse(settings)
+    for real, message in ((False, simulated), (True, on_devices)):
         remarks = config.remarks(TaskFacts(None, 3, 99, real))
-        assert len(remarks) == bool(words)
-        assert words in " ".join(remarks)
+        assert len(remarks) == bool(message)
+        assert message in " ".join(remarks)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_settings_of_what_clients_send_are_refused_where_nothing_is_shared(key, 
 
 def test_no_value_makes_an_error_of_its_own_length():
     long = "x" * 10**6
-    for given in (
+    for settings in (
         {"metrics": long},
         {"method": long},
         {long: 1},
@@ -192,8 +192,8 @@ def test_no_value_makes_an_error_of_its_own_length():
         {"seed": long},
     ):
         with pytest.raises(ConfigError) as told:
-            check_keys(given)
-            Config.parse(given)
+            check_keys(settings)
+            Config.parse(settings)
         assert len(str(told.value)) < 10_000
     path = "/" + "folder/" * 500
     with pytest.raises(ConfigError, match=path):

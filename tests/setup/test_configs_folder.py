@@ -150,12 +150,12 @@ def test_a_file_states_what_the_paper_states_and_the_data_and_the_model_fit(path
     shares = shares_of(config)
     assert len(shares) == config.data.num_clients
     assert min(min(len(share.train), len(share.test)) for share in shares) >= 1
-    _, classes, words = described(config)
+    _, classes, size = described(config)
     vocabulary = VOCABULARIES.get(config.data.dataset, 0)
     if vocabulary:
-        shape: tuple[int, ...] = (int(words.split()[0]),)
+        shape: tuple[int, ...] = (int(size.split()[0]),)
     else:
-        height, width, channels = map(int, words.split("×"))
+        height, width, channels = map(int, size.split("×"))
         shape = (channels, height, width)
     with torch.device("meta"):  # no memory, no numbers: only shapes
         model = models.build(config.run.model, shape, int(classes), vocabulary)

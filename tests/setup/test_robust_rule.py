@@ -53,25 +53,25 @@ def mean_of(kind, given_vectors, start=None, **options):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 7])
 def test_the_median_of_each_value_is_numpy_s(count):
-    found = vectors(count)
-    np.testing.assert_allclose(mean_of("median", found), np.median(np.float64(found), axis=0), rtol=1e-6)
+    data = vectors(count)
+    np.testing.assert_allclose(mean_of("median", data), np.median(np.float64(data), axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("count", "share", "dropped"), [(10, 0.2, 2), (10, 0.21, 3), (4, 0.2, 1), (3, 0.4, 1), (5, 0, 0)]
 )
 def test_the_trimmed_mean_leaves_out_the_extremes(count, share, dropped):
-    found = np.sort(np.float64(vectors(count)), axis=0)[dropped : count - dropped]
-    np.testing.assert_allclose(mean_of("trimmed-mean", vectors(count), share=share), found.mean(axis=0), rtol=1e-4)
+    stay = np.sort(np.float64(vectors(count)), axis=0)[dropped : count - dropped]
+    np.testing.assert_allclose(mean_of("trimmed-mean", vectors(count), share=share), stay.mean(axis=0), rtol=1e-4)
 
 
-def by_hand_krum(found, false):
+def by_hand_krum(replies, false):
     """Return Krum's choice by the definition, distance by distance."""
     scores = []
-    for i, one in enumerate(found):
-        others = sorted(float(((np.float64(one) - other) ** 2).sum()) for j, other in enumerate(found) if j != i)
-        scores.append(sum(others[: len(found) - false - 2]))
-    return sorted(sorted(range(len(found)), key=lambda i: scores[i])[: len(found) - false])
+    for i, one in enumerate(replies):
+        others = sorted(float(((np.float64(one) - other) ** 2).sum()) for j, other in enumerate(replies) if j != i)
+        scores.append(sum(others[: len(replies) - false - 2]))
+    return sorted(sorted(range(len(replies)), key=lambda i: scores[i])[: len(replies) - false])
 
 
 def test_krum_takes_the_vectors_with_the_nearest_others():
@@ -84,20 +84,20 @@ def test_krum_takes_the_vectors_with_the_nearest_others():
         clusters = around + np.where(false_ones, -far, far)
         kinds = {"at 0": around, "far": around + far, "long": far + lengths * around, "clusters": clusters}
         for kind, data in kinds.items():
-            found = list(data.astype(np.float32))
-            wanted = by_hand_krum(found, false)
+            replies = list(data.astype(np.float32))
+            wanted = by_hand_krum(replies, false)
             for start in (np.zeros(size), far, -far):
-                assert krum(found, start, false) == wanted, (kind, count)
-            mean = mean_of("krum", found, share=false / count)
-            np.testing.assert_allclose(mean, np.mean(np.float64(found)[wanted], axis=0), rtol=1e-4, atol=1e-5)
+                assert krum(replies, start, false) == wanted, (kind, count)
+            mean = mean_of("krum", replies, share=false / count)
+            np.testing.assert_allclose(mean, np.mean(np.float64(replies)[wanted], axis=0), rtol=1e-4, atol=1e-5)
 
 
 def test_krum_keeps_its_digits_next_to_a_vector_of_huge_values():
-    found = vectors(9)
+    replies = vectors(9)
     huge = np.full(5000, 1e15, np.float32)
     # With the ninth there is one more neighbour, unless one more may be false.
-    assert krum([*found[:8], huge], np.zeros(5000), 3) == by_hand_krum(found[:8], 2)
-    assert 8 not in krum([*found[:8], huge], np.zeros(5000), 1)
+    assert krum([*replies[:8], huge], np.zeros(5000), 3) == by_hand_krum(replies[:8], 2)
+    assert 8 not in krum([*replies[:8], huge], np.zeros(5000), 1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -107,11 +107,11 @@ def test_krum_of_few_vectors_assumes_fewer_false_ones(count):
 
 def test_clip_shortens_what_is_longer_than_the_median():
     start = np.array([1, 1], np.float32)
-    found = [start + np.float32(u) for u in ([3, 4], [0, 1], [0, -2])]
+    replies = [start + np.float32(u) for u in ([3, 4], [0, 1], [0, -2])]
     np.testing.assert_allclose(
-        mean_of("clip", found, start), start + np.array([0.4, 0.2]), rtol=1e-6
+        mean_of("clip", replies, start), start + np.array([0.4, 0.2]), rtol=1e-6
     )  # the median is 2
-    weighted = clipped_mean(found, [1, 1, 2], start)
+    weighted = clipped_mean(replies, [1, 1, 2], start)
     np.testing.assert_allclose(weighted, start + np.array([0.3, (1.6 + 1 - 4) / 4]), rtol=1e-6)
 
 
@@ -123,8 +123,8 @@ def test_a_false_minority_moves_no_estimate_far(kind, count, seed):
     rng = np.random.default_rng(seed)
     honest = rng.normal(size=(count - false, 20)).astype(np.float32)
     lies = (1e6 * rng.normal(size=(false, 20))).astype(np.float32)
-    found = list(rng.permutation(np.concatenate([honest, lies])))
-    estimate = mean_of(kind, found, share=0.25)
+    replies = list(rng.permutation(np.concatenate([honest, lies])))
+    estimate = mean_of(kind, replies, share=0.25)
     assert np.isfinite(estimate).all()
     assert np.abs(estimate).max() <= np.linalg.norm(honest, axis=1).max()
 
@@ -232,10 +232,10 @@ def test_the_same_bits_over_flower_and_after_a_kill(tmp_path, method, kind):
         run_federation(LocalGrid(5, values, kill), values)
     values["resume"] = True
     killed = run_federation(LocalGrid(5, values), values)
-    expected, found = arrays(whole, tmp_path / "whole"), arrays(killed, tmp_path / "killed")
-    assert expected.keys() == found.keys()
+    expected, restored = arrays(whole, tmp_path / "whole"), arrays(killed, tmp_path / "killed")
+    assert expected.keys() == restored.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(restored[name], array, err_msg=name)
 
 
 @trials(deadline=None)

@@ -91,10 +91,10 @@ def test_it_is_had_with_means_alone(method):
         assert Config.parse(values).of(ServerStepSettings).server_optimizer == "adam"
         assert method not in OWN_STEP
         return
-    words = "does not compute a mean|by itself|clients share nothing"
+    reasons = "does not compute a mean|by itself|clients share nothing"
     if method in OWN_STEP:
-        words = "averages single channels|moves on from the mean"
-    with pytest.raises(ConfigError, match=rf"^server-optimizer = 'adam': must be none for {method}: .*({words})"):
+        reasons = "averages single channels|moves on from the mean"
+    with pytest.raises(ConfigError, match=rf"^server-optimizer = 'adam': must be none for {method}: .*({reasons})"):
         Config.parse(values)
 
 

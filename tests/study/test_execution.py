@@ -100,8 +100,8 @@ class TestRunning:
 
     def test_equal_runs_of_two_tables_are_run_once(self, tmp_path: Path) -> None:
         runs = [plan(QUICK, 1), plan(QUICK, 1, ["new-clients:ensemble"]), plan(QUICK, 1, ["new-clients:local-train"])]
-        found = Execution(runs, Store(tmp_path), Fake()).runs
-        assert [run.modes for run in found] == [("ensemble", "local-train")]
+        planned = Execution(runs, Store(tmp_path), Fake()).runs
+        assert [run.modes for run in planned] == [("ensemble", "local-train")]
 
     def test_the_first_seed_comes_first(self, tmp_path: Path) -> None:
         fake = Fake()

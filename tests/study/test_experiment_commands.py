@@ -242,8 +242,8 @@ def test_a_comparison_of_runs_with_other_numbers_of_threads_says_so(fake: Fake, 
     for run in (tmp_path / ".fedpfl/experiments/runs").iterdir():
         task = json.loads((run / "task.json").read_text())
         (run / "task.json").write_text(json.dumps({**task, "threads": [1, 4 if "fedper" in run.name else 1]}))
-    words = "Clients of these runs computed with different numbers of threads, so their bits may differ. "
-    assert f"{words}fedavg, seed 1: 1; fedper, seed 1: 1, 4." in fedpfl(*command).stdout
+    remark = "Clients of these runs computed with different numbers of threads, so their bits may differ. "
+    assert f"{remark}fedavg, seed 1: 1; fedper, seed 1: 1, 4." in fedpfl(*command).stdout
 
 
 def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake, tmp_path: Path) -> None:
@@ -285,13 +285,13 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
     assert "| method | Few | Many |" in done.stdout
     folder = Path(re.search(r"wrote (\S+)/table.md", done.stderr)[1])
     written = tomllib.loads((folder / "comparison.toml").read_text())["on"]
-    assert [own["name"] for own in written] == ["Few", "Many"]
+    assert [column["name"] for column in written] == ["Few", "Many"]
     latex = (folder / "table.tex").read_text()
     assert r"\textbf{" in latex and "dirichlet-alpha & all & 0.1, 0.5" in latex
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["fedavg"], "methods = ['fedavg']: a comparison needs two methods or more"),
         (["fedavg", "FedAvg"], "a comparison needs two methods or more"),
@@ -309,20 +309,20 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
         (["fedavg", "fedper", "--format", "word"], "format = 'word': must be one of markdown, csv, latex"),
     ],
 )
-def test_a_comparison_that_cannot_be_is_one_line(fake: Fake, arguments: list[str], words: str) -> None:
+def test_a_comparison_that_cannot_be_is_one_line(fake: Fake, arguments: list[str], message: str) -> None:
     done = fedpfl("compare", *arguments)
-    assert done.exit_code == 2 and words in done.stderr and done.stderr.count("\n") == 1 and not fake.started
+    assert done.exit_code == 2 and message in done.stderr and done.stderr.count("\n") == 1 and not fake.started
 
 
 def test_the_functions_return_what_the_commands_print(fake: Fake, tmp_path: Path) -> None:
     path, few = write(tmp_path), {"num_server_rounds": 1, "num_clients": 2}
-    words = ["-c", "num-server-rounds=1 num-clients=2", "-q"]
-    for command, function, *given in (
+    arguments = ["-c", "num-server-rounds=1 num-clients=2", "-q"]
+    for command, function, *call in (
         (["experiment", "run", path, "--row", "Local", "-q"], package.experiment, path, {"rows": ["Local"]}),
-        (["sweep", "--grid", "momentum=0.1,0.5", *words], package.sweep, {"momentum": [0.1, 0.5]}, few),
-        (["compare", "fedavg,local", "--seeds", 2, *words], package.compare, "fedavg, local", {"seeds": 2, **few}),
+        (["sweep", "--grid", "momentum=0.1,0.5", *arguments], package.sweep, {"momentum": [0.1, 0.5]}, few),
+        (["compare", "fedavg,local", "--seeds", 2, *arguments], package.compare, "fedavg, local", {"seeds": 2, **few}),
     ):
-        result = function(given[0], quiet=True, **given[1])
+        result = function(call[0], quiet=True, **call[1])
         started = len(fake.started)
         assert fedpfl(*command).stdout == "\n".join(table.markdown() for table in result.tables)
         assert len(fake.started) == started, "the command finds the function's runs"
@@ -400,8 +400,8 @@ def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
     (tmp_path / "real.toml").write_text(REAL)
     (tmp_path / "make.py").write_text(MAKE)
     code = "from fedpfl.cli import main; main()"
-    words = ["experiment", "run", "real.toml", "--output-dir", "out"]
-    child = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    arguments = ["experiment", "run", "real.toml", "--output-dir", "out"]
+    child = subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True)
     try:
         checkpoints = "out/runs/*/checkpoint/round-000001.safetensors"
         wait_until(lambda: list(tmp_path.glob(checkpoints)), lambda: child.poll() is None)
@@ -411,7 +411,7 @@ def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:
     (tmp_path / "interrupted").touch()
     assert (child.returncode, err.splitlines()[-1]) == (130, "interrupted; the same command continues from here")
 
-    done = fedpfl(*words)
+    done = fedpfl(*arguments)
     assert done.exit_code == 1, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("| FedAvg")]
     for line, name in zip(lines, (r"FedAvg", r"FedAvg\+"), strict=True):
@@ -444,8 +444,8 @@ def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
 
-    def compare(*words):
-        done = CliRunner().invoke(app, ["compare", *words, "--quiet", "--format", "csv"], prog_name="fedpfl")
+    def compare(*arguments):
+        done = CliRunner().invoke(app, ["compare", *arguments, "--quiet", "--format", "csv"], prog_name="fedpfl")
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -472,19 +472,19 @@ def test_a_bundle_is_the_comparison_with_its_files_and_code(tmp_path, monkeypatc
     net = "from helper import nn\n\ndef net(input_shape, num_classes):\n    return nn.Linear(6, num_classes)\n"
     Path("nets.py").write_text(net)
     settings = "dataset=npz data=data/mine.npz model=nets:net num-clients=2 num-server-rounds=1"
-    words = ["compare", "local", "fedavg", "--seeds", "1", "-q", "-c", settings]
+    arguments = ["compare", "local", "fedavg", "--seeds", "1", "-q", "-c", settings]
     home = ["--output-dir", str(tmp_path / "out")]
 
-    def run(*words):
-        return CliRunner().invoke(app, [*words, *home], prog_name="fedpfl")
+    def run(*arguments):
+        return CliRunner().invoke(app, [*arguments, *home], prog_name="fedpfl")
 
-    first = run(*words, "--bundle", "../away")
+    first = run(*arguments, "--bundle", "../away")
     assert first.exit_code == 0, first.output
     away = tmp_path / "away"
     files = {path.relative_to(away).as_posix() for path in away.rglob("*") if path.is_file()}
     assert files == {"comparison.toml", "files/mine.npz", "helper.py", "nets.py"}
     assert str(tmp_path) not in (away / "comparison.toml").read_text()
-    assert run(*words, "--bundle", "../away").exit_code == 2
+    assert run(*arguments, "--bundle", "../away").exit_code == 2
     told = run("compare", str(away / "comparison.toml"))
     assert told.exit_code == 2 and "is part of a bundle; run it in the bundle's folder: cd" in told.stderr
     shutil.move("data", "elsewhere")
@@ -506,7 +506,7 @@ def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "told"),
     [
         (["local", "fedavg", "--vary", "ditto-pull=1"], "ditto-pull = [1]: is a setting of ditto"),
         (["local", "fedavg", "--vary", "seed=1,2"], "vary = 'seed': is the same for all methods and cannot be varied"),
@@ -519,11 +519,11 @@ def test_files_that_are_missing_are_told_before_the_first_run(fake: Fake) -> Non
         (["methods ="], "is not valid TOML"),
     ],
 )
-def test_what_cannot_be_varied_or_read_is_one_line(tmp_path, monkeypatch, words, told):
+def test_what_cannot_be_varied_or_read_is_one_line(tmp_path, monkeypatch, arguments, told):
     monkeypatch.chdir(tmp_path)
-    if len(words) == 1:
-        (tmp_path / "bad.toml").write_text(words[0])
-        words = ["bad.toml"]
-    done = CliRunner().invoke(app, ["compare", *words], prog_name="fedpfl")
+    if len(arguments) == 1:
+        (tmp_path / "bad.toml").write_text(arguments[0])
+        arguments = ["bad.toml"]
+    done = CliRunner().invoke(app, ["compare", *arguments], prog_name="fedpfl")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert told in done.stderr

@@ -69,7 +69,7 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ('title = "A table"', "", "title = None: table.toml: must be given"),
         ('title = "A table"', 'title = "A table"\ncolour = 1', "must be one of the keys "),
@@ -100,11 +100,11 @@ def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
         ('base = "base.toml"', 'base = "none.toml"', "cannot be read (No such file or directory)"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in FILE
     with pytest.raises(ConfigError) as error:
         load(write(tmp_path, FILE.replace(old, new)))
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

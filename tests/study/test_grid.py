@@ -72,15 +72,15 @@ def test_a_saved_sweep_leaves_its_runs_their_settings_as_names(tmp_path):
 
 @pytest.mark.parametrize("fails", [{}, {"fedavg": "no memory"}])
 def test_what_another_execution_has_tried_meanwhile_is_not_tried_again(tmp_path, fails):
-    store, other, own = Store(tmp_path), Fake(fail=fails), Fake()
+    store, other, executor = Store(tmp_path), Fake(fail=fails), Fake()
     grid = SweepGrid({"method": "fedavg", **BASE}, ["learning-rate=0.1,0.2"], 1, store)
 
     class Meanwhile(Silent):
         def begin(self, runs, done, rounds):
             Execution(grid.wanted(), store, other).run(Silent())
 
-    states = run_grid(grid, Meanwhile(), own)
-    assert not own.started and {*states.values()} == {State.FAILED if fails else State.FINISHED}
+    states = run_grid(grid, Meanwhile(), executor)
+    assert not executor.started and {*states.values()} == {State.FAILED if fails else State.FINISHED}
 
 
 def test_r2_stands_in_the_tables_as_a_number(tmp_path):

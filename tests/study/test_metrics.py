@@ -22,14 +22,14 @@ from fedpfl.study.run_store import Store
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
-    own = {
+    scores = {
         "accuracy": accuracy,
         "weighted": weighted,
         "each": {"0": accuracy - 0.1, "1": accuracy, "2": accuracy + 0.1},
     }
     out = {
         "round": number, "seconds_train": 2.0, "bytes_up": 3 * 10**8, "bytes_down": 2 * 10**8, "train_loss": 1 / number,
-        "personalised": own, "details": {"drift": 5.0 * number},
+        "personalised": scores, "details": {"drift": 5.0 * number},
     }  # fmt: skip
     return out if shared is None else {**out, "global": {"accuracy": shared}}
 

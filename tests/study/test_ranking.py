@@ -165,14 +165,14 @@ def test_accuracy_is_drawn_over_bytes(board: Path) -> None:
 
 
 def test_whose_values_count(board: Path) -> None:
-    own = FILE.replace('"B b" = { ', '"B b" = { choose = { batch-size = [5] }, ')
-    board.write_text(own)
+    text = FILE.replace('"B b" = { ', '"B b" = { choose = { batch-size = [5] }, ')
+    board.write_text(text)
     of = load(board)
     assert of.choices("smoke", "FedAvg", "A") == [{"learning-rate": 0.1}, {"learning-rate": 0.2}]
     assert of.choices("smoke", "FedAvg", "B b") == [{"batch-size": 5}]
     assert len(of.choices("smoke", "FedProx", "B b")) == 3, "the row's before the column's"
     assert of.choices("small", "FedProx", "B b") == [], "this scale chooses nothing"
-    board.write_text(own.replace("choose = {}", "choose = { learning-rate = [0.3] }"))
+    board.write_text(text.replace("choose = {}", "choose = { learning-rate = [0.3] }"))
     assert load(board).choices("small", "FedAvg", "B b") == [{"learning-rate": 0.3}], "the scale's before the column's"
 
 
@@ -203,8 +203,11 @@ def test_some_rows_and_columns(board: Path) -> None:
     assert list(rankings(ExperimentGrid(only, "smoke", Store(board.parent)))[0].table.columns) == [
         "", "mean over clients, %", "MB", "chosen"
     ]  # fmt: skip
-    for rows, columns, words in ((["Ditto"], [], "row = 'Ditto': must be one of FedAvg"), ([], ["C"], "column = 'C'")):
-        with pytest.raises(ConfigError, match=words):
+    for rows, columns, message in (
+        (["Ditto"], [], "row = 'Ditto': must be one of FedAvg"),
+        ([], ["C"], "column = 'C'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             load(board).only("smoke", rows, columns)
     board.write_text(FILE.replace('remarks = "Larger."', 'remarks = "Larger."\nrows = ["Local"]'))
     with pytest.raises(ConfigError, match=r"row = 'FedAvg': must be one of Local \(scale small\)"):
@@ -212,7 +215,7 @@ def test_some_rows_and_columns(board: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         ("learning-rate = [0.1, 0.2]", "learning-rate = 0.1", "choose: must be of type list"),
         ("learning-rate = [0.1, 0.2]", "learning-rate = []", "choose: needs at least one value"),
@@ -225,11 +228,11 @@ def test_some_rows_and_columns(board: Path) -> None:
         ('over = "megabytes"', "over = 3", "ranking: must be of type str"),
     ],
 )
-def test_a_mistake_is_one_line(board: Path, old: str, new: str, words: str) -> None:
+def test_a_mistake_is_one_line(board: Path, old: str, new: str, message: str) -> None:
     board.write_text(FILE.replace(old, new))
     with pytest.raises(ConfigError) as error:
         load(board)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def fedpfl(*arguments: object) -> Result:
@@ -255,12 +258,12 @@ def test_one_command_runs_it_and_parts_of_it(board: Path, tmp_path: Path, monkey
     for best in ("FedProx", "Local"):
         assert f"Compared with {best} (Wilcoxon over clients, p < 0.05 after Holm's correction): 2 others" in before
 
-    known = len(fake.started)
+    count = len(fake.started)
     for row, column in product(("FedAvg", "FedProx", "Local"), ("A", "B b")):
         part = fedpfl("experiment", "run", board, "--row", row, "--column", column, "-q")
         assert part.exit_code == (row == "Local"), part.output
         assert f"| {row} | " in part.stdout
-    assert len(fake.started) == known + 2, "only the value that failed is tried again, once for each column"
+    assert len(fake.started) == count + 2, "only the value that failed is tried again, once for each column"
     assert (left / "table.md").read_text() == before, "the tables of a part are not left in place of the whole"
 
 
@@ -269,10 +272,10 @@ def test_the_command_of_a_part_alone_makes_what_the_whole_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedpfl.study.execution.Process", Fake(accuracy=ACCURACY))
-    own = fedpfl("experiment", "run", board, "--row", "FedAvg", "--column", "B b", "--output-dir", "own", "-q")
+    part = fedpfl("experiment", "run", board, "--row", "FedAvg", "--column", "B b", "--output-dir", "own", "-q")
     whole = fedpfl("experiment", "run", board, "--output-dir", "whole", "-q")
-    assert (own.exit_code, whole.exit_code) == (0, 0)
-    (line,) = (line for line in own.stdout.splitlines() if line.startswith("| FedAvg"))
+    assert (part.exit_code, whole.exit_code) == (0, 0)
+    (line,) = (line for line in part.stdout.splitlines() if line.startswith("| FedAvg"))
     assert line == "| FedAvg | 41.5 ± 0.7 | 4000.0 ± 0.0 | learning-rate 0.2 |"
     assert {path.name for path in (tmp_path / "own/runs").iterdir()} < {
         path.name for path in (tmp_path / "whole/runs").iterdir()

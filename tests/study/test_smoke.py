@@ -33,8 +33,8 @@ def check(path: Path, store: Store) -> None:
         states |= Execution(measured.planned(), store, InProcess).run(Silent())
     measured = ExperimentGrid(load(path), "smoke", store)
     assert set(states.values()) == {State.FINISHED}, list(measured.failures())
-    found = [*tables(measured), *analysed(measured).tables]
-    for table in found:
+    shown = [*tables(measured), *analysed(measured).tables]
+    for table in shown:
         assert table.rows
         assert not {"", "failed", "not run yet"} & {cell for row in table.rows for cell in row if isinstance(cell, str)}
         assert "why it is not there" not in table.columns, table.rows
@@ -46,8 +46,8 @@ def check_numbers(measured: ExperimentGrid) -> None:
     for metric in measured.experiment.metrics:
         for row, column in measured.cells:
             declared = (metric, row, column) in measured.experiment.no_number
-            found = len(measured.values(metric, row, column))
-            assert found == (0 if declared else len(measured.seeds)), (metric, row, column)
+            count = len(measured.values(metric, row, column))
+            assert count == (0 if declared else len(measured.seeds)), (metric, row, column)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -58,14 +58,14 @@ def test_a_quick_one(name: str, store: Store) -> None:
 def test_a_cell_without_a_number_is_noticed(tmp_path: Path) -> None:
     text = DESCRIPTION.replace('"gigabytes"]', '"gigabytes", "global-best"]')
     declared = '[[no-number]]\nmetrics = ["global-best"]\nreason = "nobody tests it"\n[scale.smoke]'
-    found = {}
+    grids = {}
     for kind, content in {"open": text, "declared": text.replace("[scale.smoke]", declared)}.items():
-        found[kind] = ExperimentGrid(load(write(tmp_path, content)), "smoke", Store(tmp_path / "runs"), seeds=1)
-        Execution(found[kind].runs.values(), found[kind].store, Fake()).run(Silent())
+        grids[kind] = ExperimentGrid(load(write(tmp_path, content)), "smoke", Store(tmp_path / "runs"), seeds=1)
+        Execution(grids[kind].runs.values(), grids[kind].store, Fake()).run(Silent())
     with pytest.raises(AssertionError, match="global-best"):
-        check_numbers(found["open"])
-    check_numbers(found["declared"])
-    note = tables(found["declared"])[2].note
+        check_numbers(grids["open"])
+    check_numbers(grids["declared"])
+    note = tables(grids["declared"])[2].note
     assert "no such number: FedAvg, A; Local, A; FedAvg, B: nobody tests it." in note
 
 

@@ -76,7 +76,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def commands(flwr: Path, word: str) -> list[list[str]]:
     lines = [json.loads(line) for line in (flwr / "log").read_text().splitlines()]
-    return [words for words in lines if words[0] == word]
+    return [command for command in lines if command[0] == word]
 
 
 def play(runs: list[PlannedRun], store: Store) -> dict[str, State]:
@@ -95,8 +95,8 @@ def test_runs_are_submitted_one_after_the_other(store: Store, flwr: Path) -> Non
         (flwr / f"status-{number}").write_text("finished:completed")
     states = play(runs, store)
     submitted = commands(flwr, "run")
-    assert [words[2] for words in submitted] == ["bench", "bench"]
-    assert [Path(words[1]).is_dir() for words in submitted] == [True, True]
+    assert [command[2] for command in submitted] == ["bench", "bench"]
+    assert [Path(command[1]).is_dir() for command in submitted] == [True, True]
     # Nothing is told as finished that has no results here.
     assert set(states.values()) == {State.FAILED}
     assert "run this command on the server's machine, as its user" in store.reason(runs[0])
@@ -150,14 +150,14 @@ def test_a_comparison_of_data_that_only_devices_have_names_no_partitioner(tmp_pa
     assert failed.value.result.tables[0].title.startswith("local, fedavg on npz (3 clients)")
 
 
-@pytest.mark.parametrize(("settings", "more", "words"), [
+@pytest.mark.parametrize(("settings", "more", "message"), [
     ({"num-clients": 6}, {}, "num-clients = 6: 3 SuperNodes are online at 'bench', at least 4 are needed"),
     ({"num-clients": 4, "min-clients": 4}, {}, "num-clients = 4: 3 SuperNodes are online at 'bench', at least 4 are"),
     ({"new-clients": 0.4}, {"measured": ["new-clients:local-train"]}, "which stay on the devices"),
     ({}, {"generate": ("make.py",)}, "first makes data, which the devices would not have"),
 ])  # fmt: skip
-def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, settings, more, words) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, settings, more, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         play([plan(QUICK, 1), plan({**QUICK, **settings}, 1, **more)], store)
     assert commands(flwr, "run") == []
 
@@ -168,14 +168,14 @@ def test_a_superlink_that_is_not_there_is_named(store: Store, flwr: Path) -> Non
         play([plan(QUICK, 1)], store)
 
 
-@pytest.mark.parametrize(("options", "words"), [
+@pytest.mark.parametrize(("options", "message"), [
     (["--executor", "flower"], "federation = ''"),
     (["--federation", "bench"], "federation = 'bench': does nothing without --executor flower"),
     (["--executor", "flower", "--federation", "bench", "--jobs", "2"], "jobs = 2: must be 1 with --executor flower"),
 ])  # fmt: skip
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], words: str) -> None:
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["sweep", "--seeds", "2", "--output-dir", str(tmp_path), *options])
-    assert words in str(done.exception) + done.output
+    assert message in str(done.exception) + done.output
 
 
 @pytest.mark.slow
@@ -196,16 +196,16 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         for name, value in bed._environment.items():
             monkeypatch.setenv(name, value)
         wait_until(lambda: len(SuperLinkExecutor("fedpfl").online()) == 2, hint=lambda: bed.log(None), seconds=300)
-        words = ["sweep", "--grid", "method=fedper", "-c", pairs, *options, "--quiet"]
+        arguments = ["sweep", "--grid", "method=fedper", "-c", pairs, *options, "--quiet"]
         # Killed during the run, which goes on; the same command follows it.
         program = "from fedpfl.cli import main; main()"
-        killed = subprocess.Popen([sys.executable, "-c", program, *words], stderr=subprocess.PIPE, text=True)
+        killed = subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True)
         note = store.cell(one) / "flower.json"
         wait_until(note.is_file, lambda: killed.poll() is None, lambda: killed.communicate()[1], seconds=300)
         killed.kill()
         killed.communicate()
         submitted = note.read_text()
-        done = CliRunner().invoke(app, words)
+        done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, done.output
         assert note.read_text() == submitted
         # Two owners at once: each device works on the messages of both, one after the other.
@@ -226,8 +226,8 @@ def test_devices_keep_the_models_that_a_simulation_exports(elsewhere: Path, stor
     small = {**QUICK, **few, "num-clients": 2, "local-epochs": 2, "threads": 1, "device-models": "always"}
     runs = {}
     for method in methods():
-        own = {key.replace("_", "-"): value for key, value in quick(method).items()}
-        runs[method] = plan({**small, **needed(method), **own, "method": method}, 1)
+        options = {key.replace("_", "-"): value for key, value in quick(method).items()}
+        runs[method] = plan({**small, **needed(method), **options, "method": method}, 1)
     with Testbed(elsewhere / "keys", mqtt, database=False) as bed:
         bed.start_nodes(2, devices=2)
         for name, value in bed._environment.items():

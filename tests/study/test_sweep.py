@@ -36,7 +36,7 @@ def test_a_setting_of_one_method_counts_for_it_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "words"),
+    ("grid", "message"),
     [
         (["learning-rate"], "grid = 'learning-rate': must be key=value"),
         ([], "give a grid, or several seeds"),
@@ -48,10 +48,10 @@ def test_a_setting_of_one_method_counts_for_it_alone() -> None:
         (["learning-rate=-1"], "learning-rate = -1: must be > 0"),
     ],
 )
-def test_a_mistake_is_one_line(grid: list[str], words: str) -> None:
+def test_a_mistake_is_one_line(grid: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         sweep(grid)
-    assert words in str(error.value)
+    assert message in str(error.value)
 
 
 def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_path: Path) -> None:

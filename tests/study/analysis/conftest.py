@@ -18,8 +18,8 @@ def make_run(tmp_path):
     def make(method, lines, clients=4, task=None, **settings):
         path = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         path.mkdir()
-        given = {key.replace("_", "-"): value for key, value in settings.items()}
-        (path / "config.toml").write_text(to_toml(Config.parse({"method": method, **given}).flat()))
+        options = {key.replace("_", "-"): value for key, value in settings.items()}
+        (path / "config.toml").write_text(to_toml(Config.parse({"method": method, **options}).flat()))
         task = {"state_key": path.name, "clients": clients, "input_shape": [1, 8, 8], "num_classes": 10, **(task or {})}
         (path / "task.json").write_text(json.dumps(task))
         every = {"seconds_train": 1.0, "bytes_up": 0, "bytes_down": 0, "clients": list(range(clients))}

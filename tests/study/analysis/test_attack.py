@@ -93,9 +93,9 @@ def test_what_a_reply_carries_besides_is_seen_as_well(tmp_path):
 def test_the_attacker_does_not_have_the_client_s_personal_arrays(tmp_path):
     run = simulate(tmp_path, 2, method="fedper", model="mlp-200", **QUICK)
     options = {"clients": 1, "kind": "dlg", "iterations": 60}
-    found = {which: attack_run(run, AttackOptions(personal=which, **options))[0] for which in ("drawn", "true")}
-    assert found["true"].distance < 1e-3 < found["drawn"].distance
-    assert found["true"].psnr > 20 > found["drawn"].psnr
+    attacks = {which: attack_run(run, AttackOptions(personal=which, **options))[0] for which in ("drawn", "true")}
+    assert attacks["true"].distance < 1e-3 < attacks["drawn"].distance
+    assert attacks["true"].psnr > 20 > attacks["drawn"].psnr
     left = Simulation.of(run)
     observe(left, 0, 0, 0.01)
     stored = left.engine.sharing.get_personal()
@@ -109,13 +109,13 @@ def test_the_attacker_does_not_have_the_client_s_data(tmp_path):
     left = Simulation.of(run)
     seen, local = observe(left, 0, 0, 0.01)
     image = torch.zeros_like(seen.image)
-    own = replace(seen, phases=_attacker_phases(left, local)).of(left.engine.model, image, seen.label)
+    step = replace(seen, phases=_attacker_phases(left, local)).of(left.engine.model, image, seen.label)
     of_client = seen.of(left.engine.model, image, seen.label)  # whose loss is balanced by its numbers of samples
-    assert not all(torch.equal(a, b) for a, b in zip(own, of_client, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(step, of_client, strict=True))
     uniform = nn.functional.cross_entropy(left.engine.config.method.global_model(left.engine.model)(image), seen.label)
     place = seen.names.index("head.bias")
     (expected,) = torch.autograd.grad(uniform, [left.engine.model.head.bias])
-    torch.testing.assert_close(own[place], expected)
+    torch.testing.assert_close(step[place], expected)
 
 
 def test_the_same_seed_finds_the_same_images(tmp_path):
@@ -138,10 +138,10 @@ def test_a_label_is_inferred_where_the_classifier_is_shared(tmp_path):
     run = simulate(tmp_path, 2, method="fedavg", **QUICK)
     seen, _ = observe(Simulation.of(run), 0, 5, 0.01)
     assert label_from_bias(seen.gradients[seen.names.index("head.bias")]) == int(seen.label)
-    known, inferred = (
+    labelled, inferred = (
         attack_run(run, AttackOptions(iterations=2, clients=1, label=w))[0] for w in ("known", "inferred")
     )
-    assert torch.equal(known.recovered, inferred.recovered)
+    assert torch.equal(labelled.recovered, inferred.recovered)
 
 
 def test_runs_that_cannot_be_attacked_are_named(tmp_path):
@@ -188,7 +188,7 @@ def test_each_attack_inverts_a_smooth_function(kind):
     def gradients(x):
         return [torch.tanh(matrix @ x.flatten() / 4)]
 
-    found = ATTACKS[kind](
+    recovered = ATTACKS[kind](
         gradients, gradients(image), torch.zeros_like(image), 200, 0.0, {"cosine": 0.1, "dlg": 1.0}[kind]
     )
-    torch.testing.assert_close(found, image, rtol=0, atol=0.05)
+    torch.testing.assert_close(recovered, image, rtol=0, atol=0.05)

@@ -22,7 +22,7 @@ FLOPS = 2 * (64 * 200 + 200 * 200 + 200 * 10)
 
 
 @pytest.mark.parametrize(
-    ("given", "shared", "personal", "frozen"),
+    ("settings", "shared", "personal", "frozen"),
     [
         ({"method": "fedavg"}, VALUES, 0, 0),
         ({"method": "fedper"}, VALUES - HEAD, HEAD, 0),
@@ -30,8 +30,8 @@ FLOPS = 2 * (64 * 200 + 200 * 200 + 200 * 10)
         ({"method": "fedavg", "trainable": "head"}, HEAD, 0, VALUES - HEAD),
     ],
 )
-def test_what_is_shared_and_what_stays(tmp_path, given, shared, personal, frozen):
-    run = simulate(tmp_path, 2, model="mlp", num_server_rounds=1, local_epochs=1, **given)
+def test_what_is_shared_and_what_stays(tmp_path, settings, shared, personal, frozen):
+    run = simulate(tmp_path, 2, model="mlp", num_server_rounds=1, local_epochs=1, **settings)
     (table,) = ANALYSES["model-size"].make([run]).tables
     ((_, *numbers),) = table.rows
     assert numbers == [VALUES, shared, personal, frozen, FLOPS]

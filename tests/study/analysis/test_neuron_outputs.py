@@ -32,8 +32,8 @@ def test_equal_outputs_of_more_than_k_clients_have_no_entropy():
 
 
 def test_outputs_are_the_means_over_each_client_s_samples(tmp_path):
-    given = {**FEW_SAMPLES, "method": "local", "model": "mlp-200", "num_server_rounds": 1}
-    run = simulate(tmp_path, 5, **given)
+    settings = {**FEW_SAMPLES, "method": "local", "model": "mlp-200", "num_server_rounds": 1}
+    run = simulate(tmp_path, 5, **settings)
     result = ANALYSES["neuron-outputs"].make([run], neighbours=2)
     heat, *distributions = result.figures
     assert heat.values.shape == (200, 5)
@@ -68,8 +68,8 @@ def test_augmented_images_are_shown_beside_their_originals(tmp_path):
     assert [figure.title for figure in result.figures] == ["FedReG's augmentation simple", "FedReG's augmentation auto"]
     for figure in result.figures:
         assert [len(images) for images in figure.rows.values()] == [4, 4]
-        for at, (first, *copies) in enumerate(figure.rows.values()):
-            np.testing.assert_allclose(first, (originals[at, 0].numpy() + 1) / 2, atol=1e-6)
+        for place, (first, *copies) in enumerate(figure.rows.values()):
+            np.testing.assert_allclose(first, (originals[place, 0].numpy() + 1) / 2, atol=1e-6)
             assert all(copy.shape == first.shape for copy in copies)
     assert [row[:2] for row in result.tables[0].rows] == [["simple", 6], ["auto", 6]]
     assert result.tables[0].rows[0][2] > 0.5

@@ -103,9 +103,9 @@ def test_who_loses_against_training_alone(make_run, tested):
 
 
 def test_the_same_clients_have_a_mean_over_seeds(make_run, tested):
-    known = {"dataset": "table", "data": "/people.csv", "partitioner": "natural"}
-    runs = [make_run("local", [tested(first, 0.5)], seed=seed, **known) for seed, first in ((1, 0.2), (2, 0.4))]
-    table = ANALYSES["per-client"].make([*runs, make_run("fedper", [tested(0.9, 0.8)], **known)]).tables[0]
+    task = {"dataset": "table", "data": "/people.csv", "partitioner": "natural"}
+    runs = [make_run("local", [tested(first, 0.5)], seed=seed, **task) for seed, first in ((1, 0.2), (2, 0.4))]
+    table = ANALYSES["per-client"].make([*runs, make_run("fedper", [tested(0.9, 0.8)], **task)]).tables[0]
     assert table.columns == ["client", "local", "fedper"]
     assert table.rows[0][1] == Spread.of([20, 40]) and table.rows[0][2] == pytest.approx(90)
     assert table.csv().splitlines()[0] == "client,local,local std,local n,fedper"

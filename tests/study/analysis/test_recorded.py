@@ -138,8 +138,8 @@ def test_a_model_s_size_is_what_the_method_counts(tmp_path):
 
 @pytest.mark.parametrize("method", ["fedsplit", "fedfac"])
 def test_channels_that_stay_are_not_counted(tmp_path, method):
-    given = {"fedfac_variant": "static"} if method == "fedfac" else {}
-    run = simulate(tmp_path, 2, method=method, **given, **SMALL)
+    settings = {"fedfac_variant": "static"} if method == "fedfac" else {}
+    run = simulate(tmp_path, 2, method=method, **settings, **SMALL)
     t, size = traffic(run), values_of(run)
     assert t.values < size
     first = size if method == "fedfac" else t.values  # the static split is made after round 1

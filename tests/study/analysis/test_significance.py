@@ -61,7 +61,10 @@ def test_pairs_are_of_the_clients_that_both_have():
 
 def test_a_mean_that_few_clients_make_is_not_called_higher():
     """Wilcoxon's test is of ranks: here 29 of 30 clients are better with b, and a has the higher mean."""
-    kinds = {"a": {at: 50.0 + 50 * (at == 0) for at in range(30)}, "b": {at: 51.0 - (at == 0) for at in range(30)}}
+    kinds = {
+        "a": {client: 50.0 + 50 * (client == 0) for client in range(30)},
+        "b": {client: 51.0 - (client == 0) for client in range(30)},
+    }
     (pair,) = compared(kinds)
     assert (pair.first, pair.better, pair.mixed, pair.is_significant) == ("a", 1, True, False)
     assert pair.difference > 0
@@ -75,9 +78,11 @@ def test_a_mean_that_few_clients_make_is_not_called_higher():
 @pytest.mark.parametrize("equal", [0, 200])
 def test_clients_without_a_difference_have_no_rank(equal):
     """Wilcoxon leaves them out; were they ranked, they would move the sum of ranks towards a count of heads."""
-    lower, higher = [-(at + 1) / 100 for at in range(60)], [1 + at / 100 for at in range(40)]
+    lower, higher = [-(client + 1) / 100 for client in range(60)], [1 + client / 100 for client in range(40)]
     differences = [*lower, *higher, *([0.0] * equal)]
-    (pair,) = compared({"a": {at: 50 + of for at, of in enumerate(differences)}, "b": dict.fromkeys(range(300), 50.0)})
+    (pair,) = compared(
+        {"a": {client: 50 + of for client, of in enumerate(differences)}, "b": dict.fromkeys(range(300), 50.0)}
+    )
     assert (pair.first, pair.better, pair.equal, pair.mixed) == ("a", 40, equal, False)
     assert pair.is_significant
 
@@ -85,7 +90,9 @@ def test_clients_without_a_difference_have_no_rank(equal):
 @pytest.mark.parametrize("same_clients", [True, False])
 def test_seeds_that_one_kind_lacks_do_not_count(same_clients):
     def values(seed, base):
-        return {ClientOfSeed(at, seed) if same_clients else (seed, at): base + at / 10 for at in range(9)}
+        return {
+            ClientOfSeed(client, seed) if same_clients else (seed, client): base + client / 10 for client in range(9)
+        }
 
     kinds = {"a": {**values(1, 50), **values(2, 90), **values(3, 90)}, "b": values(1, 60)}
     (pair,) = compared(kinds)
@@ -95,10 +102,10 @@ def test_seeds_that_one_kind_lacks_do_not_count(same_clients):
 
 def test_the_best_of_many_was_not_named_in_advance():
     kinds = {str(kind): {client: kind + client % 3 for client in range(6)} for kind in range(4)}
-    named, found = compared(kinds, "3"), compared(kinds, "3", in_advance=False)
-    assert [pair[:7] for pair in named] == [pair[:7] for pair in found]
+    named, chosen = compared(kinds, "3"), compared(kinds, "3", in_advance=False)
+    assert [pair[:7] for pair in named] == [pair[:7] for pair in chosen]
     assert [pair.corrected for pair in named] == pytest.approx([3 * 2 / 2**6] * 3)
-    assert [pair.corrected for pair in found] == pytest.approx([6 * 2 / 2**6] * 3)
+    assert [pair.corrected for pair in chosen] == pytest.approx([6 * 2 / 2**6] * 3)
 
 
 def test_columns_on_the_same_data_stay_apart(make_run, tested):
@@ -226,8 +233,8 @@ def test_ranks_over_data_sets_are_demsar_s(make_run, tested):
         "local": (0.5, 0.4, 0.6, 0.3), "fedper": (0.7, 0.5, 0.8, 0.6), "fedavg": (0.6, 0.3, 0.7, 0.5)
     }  # fmt: skip
     runs = [
-        make_run(method, [tested(accuracy, accuracy)], dirichlet_alpha=0.1 * (at + 1))
-        for method, of in accuracies.items() for at, accuracy in enumerate(of)
+        make_run(method, [tested(accuracy, accuracy)], dirichlet_alpha=0.1 * (place + 1))
+        for method, of in accuracies.items() for place, accuracy in enumerate(of)
     ]  # fmt: skip
     *_, ranks = ANALYSES["significance"].make(runs).tables
     assert [list(row) for row in ranks.rows] == [["fedper", 1.0], ["fedavg", 2.25], ["local", 2.75]]

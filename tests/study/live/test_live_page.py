@@ -37,9 +37,9 @@ def text(browser, selector):
     return browser.evaluate(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''")
 
 
-def shows(browser, selector, words):
+def shows(browser, selector, expected):
     """Wait until a part of the page says something."""
-    wait_until(lambda: words in text(browser, selector), hint=lambda: text(browser, selector))
+    wait_until(lambda: expected in text(browser, selector), hint=lambda: text(browser, selector))
 
 
 def rows(browser, title):
@@ -186,7 +186,7 @@ def test_everything_has_a_name_and_can_be_reached(browser, tmp_path):
     with served(tmp_path) as page:
         browser.open(page.address())
         shows(browser, "#progress", "2 of 5 rounds")
-        found = browser.call("Accessibility.getFullAXTree")["nodes"]
+        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
         roles = {
             "link",
             "combobox",
@@ -201,7 +201,7 @@ def test_everything_has_a_name_and_can_be_reached(browser, tmp_path):
             "checkbox",
             "button",
         }
-        named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in found if not n.get("ignored")]
+        named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
         seen = {role for role, _ in named}
         assert {"link", "combobox", "table", "region", "heading", "status"} <= seen
         unnamed = [role for role, name in named if role in roles - {"row", "table", "status", "figure"} and not name]

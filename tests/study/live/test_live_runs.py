@@ -61,9 +61,9 @@ def test_classes_have_names_where_all_clients_number_them_alike(tmp_path):
     named = {"about": {"class_names": ["cat", "dog"]}}
     make_run(tmp_path, "one", **named)
     make_run(tmp_path, "permuted", permute_labels=True, **named)
-    for name, words in (("one", "cat: 10"), ("permuted", "0: 10")):
+    for name, cell in (("one", "cat: 10"), ("permuted", "0: 10")):
         told = Pages(tmp_path).tell([name], "")["document"]
-        assert section(told, "Data")["tables"][0]["rows"][0][-1] == words
+        assert section(told, "Data")["tables"][0]["rows"][0][-1] == cell
 
 
 def test_seeds_of_one_method_are_shown_together_and_other_runs_beside_them(tmp_path):
@@ -177,8 +177,8 @@ def test_a_run_that_cannot_be_told_hides_no_other(tmp_path, caplog):
     make_run(tmp_path, os.fsdecode(b"r\xff"), rounds=1)
     with served(tmp_path) as page:
         where = page.address().partition("/#")[0]
-        known = {"Authorization": f"Bearer {page.token}"}
-        with httpx.Client(base_url=where, headers=known, timeout=HANG_SECONDS) as web:
+        headers = {"Authorization": f"Bearer {page.token}"}
+        with httpx.Client(base_url=where, headers=headers, timeout=HANG_SECONDS) as web:
             listed = {run["name"]: run for run in web.get("/api/runs").json()["runs"]}
             one = {name: web.get("/api/page", params={"run": name}) for name in ["whole", *UNFIT, *kinds]}
     assert listed["whole"]["round"] == 1

@@ -31,8 +31,8 @@ from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, listen, se
 def client(page, **headers):
     """Return a client that knows the page's token."""
     where = page.address().partition("/#")[0]
-    known = {"Authorization": f"Bearer {page.token}", **headers}
-    return httpx.Client(base_url=where, headers=known, timeout=HANG_SECONDS)
+    authorised = {"Authorization": f"Bearer {page.token}", **headers}
+    return httpx.Client(base_url=where, headers=authorised, timeout=HANG_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--port", "1"], "port = 1: is an option of --web"),
         (["--runs", "x"], "runs = x: is an option of --web"),
@@ -246,7 +246,7 @@ def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
         (["--web", "--broker", "x"], "must be host:port"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, words):
+def test_options_that_do_not_fit_are_refused(options, message):
     done = CliRunner().invoke(app, ["watch", *options, "--seconds", "0"])
     assert done.exit_code == 2, done.output
-    assert words in " ".join(done.output.split()).replace("'", ""), done.output
+    assert message in " ".join(done.output.split()).replace("'", ""), done.output

@@ -66,17 +66,17 @@ def test_a_style_of_fedpfl_s_own_values_changes_nothing(figure):
 
 
 @pytest.mark.parametrize(
-    ("style", "words"),
+    ("style", "message"),
     [
         ({"font.sice": 7}, "style = 'font.sice=7': matplotlib refuses it: 'font.sice' is not a valid value"),
         ({"figure.figsize": "3"}, "Expected 2 values, but there are 1 values in 3"),
         ("no-such-style", "style = 'no-such-style': matplotlib refuses it: 'no-such-style' is not a valid package"),
     ],
 )
-def test_a_style_that_matplotlib_does_not_know_is_one_line(style, words):
+def test_a_style_that_matplotlib_does_not_know_is_one_line(style, message):
     with pytest.raises(ConfigError) as caught:
         Pen(styles=[style])
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_run_has_one_colour_in_all_plots():

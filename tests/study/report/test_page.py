@@ -73,9 +73,9 @@ def test_the_page_follows_the_reader_s_colours(browser, page):
 
     for dark in (False, True):
         assert browser.open(page, dark=dark) == []
-        words = "document.querySelector('svg text')"
-        in_svg = browser.evaluate(f"getComputedStyle({words}).fill") == browser.evaluate(
+        element = "document.querySelector('svg text')"
+        in_svg = browser.evaluate(f"getComputedStyle({element}).fill") == browser.evaluate(
             "getComputedStyle(document.body).color"
         )
         assert in_svg, "words of plots have the page's colour"
-        assert (brightness(words) > brightness("document.body")) is dark
+        assert (brightness(element) > brightness("document.body")) is dark

@@ -11,25 +11,25 @@ samples, sizes = st.integers(1, 5000), st.integers(1, 600)
 
 @given(samples, sizes)
 def test_drop_leaves_out_less_than_a_batch_and_never_everything(n, size):
-    found = batch_sizes(n, size, "drop")
-    assert found == ([size] * (n // size) or [n])
+    batches = batch_sizes(n, size, "drop")
+    assert batches == ([size] * (n // size) or [n])
 
 
 @given(samples, sizes)
 def test_keep_takes_all_samples_in_whole_batches_and_one_smaller(n, size):
-    found = batch_sizes(n, size, "keep")
-    assert sum(found) == n
-    assert set(found[:-1]) <= {size} and 1 <= found[-1] <= size
+    batches = batch_sizes(n, size, "keep")
+    assert sum(batches) == n
+    assert set(batches[:-1]) <= {size} and 1 <= batches[-1] <= size
 
 
 @given(samples, sizes)
 def test_even_takes_all_samples_in_batches_that_differ_by_at_most_one(n, size):
-    found = batch_sizes(n, size, "even")
-    assert sum(found) == n
-    assert max(found) - min(found) <= 1
-    assert len(found) == 1 or abs(len(found) - n / size) <= 0.5
+    batches = batch_sizes(n, size, "even")
+    assert sum(batches) == n
+    assert max(batches) - min(batches) <= 1
+    assert len(batches) == 1 or abs(len(batches) - n / size) <= 0.5
     # A batch is never far from B, where there is more than half of one.
-    assert n < size or 2 / 3 * size - 1 < n / len(found) <= 1.5 * size
+    assert n < size or 2 / 3 * size - 1 < n / len(batches) <= 1.5 * size
 
 
 @pytest.mark.parametrize("last", LAST_BATCH)

@@ -26,7 +26,9 @@ def test_batches_are_cut_into_equal_parts_or_used_whole():
     def sizes(n, parts):
         batch = Batch(torch.zeros(n, 1), torch.zeros(n), torch.arange(n))
         pieces = parts_of(batch, parts)
-        return [len(piece.y) for piece in pieces], sorted({int(at) for piece in pieces for at in piece.positions})
+        return [len(piece.y) for piece in pieces], sorted(
+            {int(position) for piece in pieces for position in piece.positions}
+        )
 
     assert sizes(12, 3) == ([4, 4, 4], list(range(12)))
     assert sizes(7, 2) == ([4, 3], list(range(7)))

@@ -212,9 +212,9 @@ def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
     penalty = L1(0.3, lambda name: name == "0.weight")
     run_phase(model, Phase(everything, epochs=1, penalty=penalty), samples, SETTINGS, np.random.default_rng(5))
     optimizer = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
-    for at in torch.from_numpy(np.random.default_rng(5).permutation(8)).split(4):
+    for indices in torch.from_numpy(np.random.default_rng(5).permutation(8)).split(4):
         optimizer.zero_grad()
-        (F.cross_entropy(plain(samples.x[at]), samples.y[at]) + 0.3 * plain[0].weight.abs().sum()).backward()
+        (F.cross_entropy(plain(samples.x[indices]), samples.y[indices]) + 0.3 * plain[0].weight.abs().sum()).backward()
         optimizer.step()
     for ours, theirs in zip(model.parameters(), plain.parameters()):
         torch.testing.assert_close(ours, theirs)
@@ -285,12 +285,13 @@ def test_a_phase_s_own_data_and_learning_rate_take_precedence():
 
 
 @pytest.mark.parametrize(
-    "own", [{"optimizer": "adam"}, {"momentum": 0.0}, {"momentum": 0.5}, {"weight_decay": 0.0}, {"weight_decay": 0.3}]
+    "options",
+    [{"optimizer": "adam"}, {"momentum": 0.0}, {"momentum": 0.5}, {"weight_decay": 0.0}, {"weight_decay": 0.3}],
 )
-def test_a_phase_s_own_optimiser_is_as_if_it_were_the_setting(own):
+def test_a_phase_s_own_optimiser_is_as_if_it_were_the_setting(options):
     ours, theirs, usual, samples = convnet(), convnet(), convnet(), images()
-    run_phase(ours, Phase(everything, 2, **own), samples, SETTINGS, np.random.default_rng(5))
-    run_phase(theirs, Phase(everything, 2), samples, replace(SETTINGS, **own), np.random.default_rng(5))
+    run_phase(ours, Phase(everything, 2, **options), samples, SETTINGS, np.random.default_rng(5))
+    run_phase(theirs, Phase(everything, 2), samples, replace(SETTINGS, **options), np.random.default_rng(5))
     run_phase(usual, Phase(everything, 2), samples, SETTINGS, np.random.default_rng(5))
     for a, b, c in zip(ours.parameters(), theirs.parameters(), usual.parameters()):
         assert torch.equal(a, b)

@@ -161,28 +161,28 @@ def focal(outputs, y):
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
     small = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.001, "validation_fraction": 0.2}
-    given = {**quick(method), **small, "method": method}
+    settings = {**quick(method), **small, "method": method}
     with as_setting("loss", focal) as loss:
-        own, plain = (
-            simulate(tmp_path, 2, run_name=n, **given, **also) for n, also in (("a", {"loss": loss}), ("b", {}))
+        custom, plain = (
+            simulate(tmp_path, 2, run_name=n, **settings, **also) for n, also in (("a", {"loss": loss}), ("b", {}))
         )
-    assert own.metrics()[-1]["train_loss"] != plain.metrics()[-1]["train_loss"]
-    assert np.isfinite(own.metrics()[-1]["personalised"]["loss"])
+    assert custom.metrics()[-1]["train_loss"] != plain.metrics()[-1]["train_loss"]
+    assert np.isfinite(custom.metrics()[-1]["personalised"]["loss"])
 
 
 def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
     same = as_setting("loss", lambda outputs, y: F.mse_loss(outputs, y))
     settings = {"method": "fedper", **file(tmp_path / "data.npz", True)}
     with same as text:
-        own = simulate(tmp_path, 4, run_name="own", **{**settings, "loss": f"mse:{text}"})
+        custom = simulate(tmp_path, 4, run_name="own", **{**settings, "loss": f"mse:{text}"})
     plain = simulate(tmp_path, 4, run_name="plain", **settings)
-    assert own.metrics()[-1]["personalised"] == plain.metrics()[-1]["personalised"]
-    export_personal(own)
-    assert json.loads((own.path / "personal" / "client-00000.json").read_text())["loss"] == "mse"
+    assert custom.metrics()[-1]["personalised"] == plain.metrics()[-1]["personalised"]
+    export_personal(custom)
+    assert json.loads((custom.path / "personal" / "client-00000.json").read_text())["loss"] == "mse"
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         (lambda outputs, y: 1.0, "returns a float; it must return the mean, or a value for each sample"),
         (lambda outputs, y: outputs, r"returns a tensor of \(2, 10\); it must"),
@@ -198,8 +198,8 @@ def test_tests_measure_the_kind_s_loss_and_exports_name_it(tmp_path):
         (F.mse_loss, r"raises UserWarning: Using a target size \(torch.Size\(\[2\]\)\) that is different"),
     ],
 )
-def test_a_loss_that_is_none_is_refused_before_round_1(tmp_path, function, words):
-    with as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{words}"):
+def test_a_loss_that_is_none_is_refused_before_round_1(tmp_path, function, message):
+    with as_setting("loss", function) as text, pytest.raises(ConfigError, match=f"loss = .*{message}"):
         simulate(tmp_path, 2, method="fedavg", loss=text)
 
 

@@ -31,8 +31,8 @@ def masked(seed, count=20):
     rng = np.random.default_rng(seed)
     images, masks = rng.normal(0, 0.1, (count, 1, SIZE, SIZE)).astype(np.float32), np.zeros((count, SIZE, SIZE), int)
     for image, mask in zip(images[:, 0], masks, strict=True):
-        at, lying = rng.integers(1, SIZE - 1), rng.integers(2)
-        bar = np.s_[at, :] if lying else np.s_[:, at]
+        middle, lying = rng.integers(1, SIZE - 1), rng.integers(2)
+        bar = np.s_[middle, :] if lying else np.s_[:, middle]
         mask[bar], image[bar] = 1 + lying, 1
     masks[:, 0] = 255
     return images, masks
@@ -44,8 +44,8 @@ def network(input_shape, num_classes):
 
 def train(data=None, method="fedavg", **settings):
     data = [masked(1), masked(2)] if data is None else data
-    given = {"model": network, "loss": MASKS, "metrics": "iou,dice", "num_server_rounds": 1, "local_epochs": 1}
-    return fedpfl.run(method, data=data, quiet=True, **{**given, "workers": 0, **settings})
+    options = {"model": network, "loss": MASKS, "metrics": "iou,dice", "num_server_rounds": 1, "local_epochs": 1}
+    return fedpfl.run(method, data=data, quiet=True, **{**options, "workers": 0, **settings})
 
 
 def numbers(run):
@@ -76,9 +76,9 @@ def test_iou_and_dice_are_sklearn_s(seed):
     said, truth = rng.integers(0, 5, (4, 6, 6)), rng.integers(0, 4, (4, 6, 6))
     there = rng.random(truth.shape) < 0.7
     y = torch.from_numpy(np.where(there, truth, 255).astype(np.uint8))
-    found = measured(find("iou,dice"), torch.from_numpy(said.astype(np.uint8)), y, MASKS)
-    assert found["iou"] == (pytest.approx(sklearn.jaccard_score(truth[there], said[there], average="macro")), 1)
-    assert found["dice"] == (pytest.approx(sklearn.f1_score(truth[there], said[there], average="macro")), 1)
+    scores = measured(find("iou,dice"), torch.from_numpy(said.astype(np.uint8)), y, MASKS)
+    assert scores["iou"] == (pytest.approx(sklearn.jaccard_score(truth[there], said[there], average="macro")), 1)
+    assert scores["dice"] == (pytest.approx(sklearn.f1_score(truth[there], said[there], average="macro")), 1)
 
 
 @pytest.mark.parametrize("method", each_method(also=NEED_CLASSES | NEED_LINEAR))
@@ -93,16 +93,16 @@ def test_each_method_trains_or_refuses_in_a_line_before_round_1(method, tmp_path
 
 
 def test_a_model_learns_and_predicts_as_recorded_wherever_it_trains():
-    given = {"method": "fedper", "num_server_rounds": 6, "local_epochs": 5, "learning_rate": 0.2}
-    run = train(**given)
+    settings = {"method": "fedper", "num_server_rounds": 6, "local_epochs": 5, "learning_rate": 0.2}
+    run = train(**settings)
     last = run.clients.loc[6]
     assert last["iou"].min() > 0.5
     images, masks = masked(2)
     with torch.no_grad():
         said = run.model(client=1)(torch.from_numpy(images)).argmax(1).numpy()
     assert (said == masks)[masks != 255].mean() > 0.9
-    assert numbers(train(**given, workers=2)) == numbers(run)
-    at_once = train(**given, clients_at_once=2)
+    assert numbers(train(**settings, workers=2)) == numbers(run)
+    at_once = train(**settings, clients_at_once=2)
     assert at_once.clients["iou"].to_numpy() == pytest.approx(run.clients["iou"].to_numpy(), abs=0.02)
 
 
@@ -161,11 +161,11 @@ def test_a_loss_and_a_metric_of_one_s_own_get_whole_numbers():
 
 
 def test_a_comparison_goes_by_iou():
-    found = fedpfl.compare(
+    comparison = fedpfl.compare(
         ["local", "fedavg"], data=[masked(seed) for seed in range(2)], model=network, loss=MASKS, metrics="iou",
         choose_by="iou", seeds=1, num_server_rounds=1, workers=0, quiet=True,
     )  # fmt: skip
-    assert "iou" in found.table.columns and "accuracy" not in found.conclusion
+    assert "iou" in comparison.table.columns and "accuracy" not in comparison.conclusion
 
 
 def of(x, y):
@@ -173,7 +173,7 @@ def of(x, y):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"data": masked(1, 40), "partitioner": "dirichlet"}, "has masks: use iid, natural"),
         ({"augmentation": "flip-crop"}, "must be none: masks"),
@@ -192,8 +192,8 @@ def of(x, y):
         ({"metrics": "auroc"}, "must be one of accuracy, iou, dice"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings, words):
-    with pytest.raises(FedpflError, match=words) as refused:
+def test_what_does_not_fit_is_refused(settings, message):
+    with pytest.raises(FedpflError, match=message) as refused:
         train(**settings)
     assert isinstance(refused.value, (ConfigError, DataError)) and "\n" not in str(refused.value)
 

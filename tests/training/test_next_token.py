@@ -306,7 +306,7 @@ X, Y = counting(1)
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"data": (X, Y), "partitioner": "dirichlet"}, "has tokens to predict: use iid, natural"),
         ({"loss": "cross-entropy", "metrics": "", "model": "mlp"}, "must be uint8"),
@@ -327,8 +327,8 @@ X, Y = counting(1)
         ({"loss": "next-token:math:exp"}, "must be one of"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings, words):
-    with pytest.raises(FedpflError, match=words) as refused:
+def test_what_does_not_fit_is_refused(settings, message):
+    with pytest.raises(FedpflError, match=message) as refused:
         train(**settings)
     assert isinstance(refused.value, (ConfigError, DataError)) and "\n" not in str(refused.value)
 

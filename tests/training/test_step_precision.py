@@ -41,10 +41,10 @@ def test_steps_are_those_of_a_plain_autocast_loop():
     run_phase(ours, Phase(everything, epochs=3), samples, BF16, np.random.default_rng(5))
     optimizer, rng = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9), np.random.default_rng(5)
     for _ in range(3):
-        for at in torch.from_numpy(rng.permutation(10)).split(4):
+        for indices in torch.from_numpy(rng.permutation(10)).split(4):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = F.cross_entropy(plain(samples.x[at]), samples.y[at])
+                loss = F.cross_entropy(plain(samples.x[indices]), samples.y[indices])
             loss.backward()
             optimizer.step()
     for a, b in zip(ours.state_dict().values(), plain.state_dict().values()):

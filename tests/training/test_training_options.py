@@ -40,9 +40,9 @@ def model():
 
 def trained(factor=1.0, epochs=2, **settings):
     ours = model()
-    given = TrainingSettings(batch_size=8, local_epochs=epochs, momentum=0.9, **settings)
-    (phase,) = sharing_steps([Phase(lambda name: True, epochs)], 24, given)
-    run_phase(ours, phase, data(), given, np.random.default_rng(7), factor)
+    options = TrainingSettings(batch_size=8, local_epochs=epochs, momentum=0.9, **settings)
+    (phase,) = sharing_steps([Phase(lambda name: True, epochs)], 24, options)
+    run_phase(ours, phase, data(), options, np.random.default_rng(7), factor)
     return ours
 
 
@@ -51,9 +51,9 @@ def reference(make, epochs=2, clip=0.0, steps=None):
     optimizer = make(theirs.parameters())
     while done < (steps or 3 * epochs):
         order = torch.from_numpy(rng.permutation(len(y)))
-        for at in order.split(8)[: (steps or 3 * epochs) - done]:
+        for indices in order.split(8)[: (steps or 3 * epochs) - done]:
             optimizer.zero_grad()
-            F.cross_entropy(theirs(x[at]), y[at]).backward()
+            F.cross_entropy(theirs(x[indices]), y[indices]).backward()
             if clip:
                 nn.utils.clip_grad_norm_(theirs.parameters(), clip)
             optimizer.step()
@@ -145,9 +145,9 @@ def test_rare_classes_weigh_more():
     outputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     padded = torch.cat([weights, torch.ones(2)])
     with weighing_with(weights):
-        found = {how: weighted_cross_entropy(outputs, y, how) for how in ("mean", "sum", "none")}
-    assert torch.allclose(found["sum"], F.cross_entropy(outputs, y, weight=padded, reduction="sum"))
-    assert torch.allclose(found["mean"], found["sum"] / 4) and torch.allclose(found["none"].sum(), found["sum"])
+        losses = {how: weighted_cross_entropy(outputs, y, how) for how in ("mean", "sum", "none")}
+    assert torch.allclose(losses["sum"], F.cross_entropy(outputs, y, weight=padded, reduction="sum"))
+    assert torch.allclose(losses["mean"], losses["sum"] / 4) and torch.allclose(losses["none"].sum(), losses["sum"])
     assert torch.equal(weighted_cross_entropy(outputs, y), F.cross_entropy(outputs, y, reduction="none").mean())
     # All classes count alike: on the whole set the weights of each class sum to the same.
     assert weights[y][y == 0].sum() == pytest.approx(float(weights[y][y == 2].sum()))
@@ -177,10 +177,10 @@ def change_colours(v2):
 def test_transforms_of_torchvision_change_image_by_image(name, made, channels, normalize):
     v2 = pytest.importorskip("torchvision.transforms.v2")
     pixels = torch.randint(0, 256, (9, channels, 8, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    found = find(name, normalize)(scale(pixels, normalize), np.random.default_rng(3))
+    changed = find(name, normalize)(scale(pixels, normalize), np.random.default_rng(3))
     torch.manual_seed(int(np.random.default_rng(3).integers(2**63 - 1)))
     expected = scale(torch.stack([made(v2)(image) for image in pixels]), normalize)
-    assert torch.equal(found, expected) and not torch.equal(found, scale(pixels, normalize))
+    assert torch.equal(changed, expected) and not torch.equal(changed, scale(pixels, normalize))
     with pytest.raises(ConfigError, match=f"'{name}': is for grey and colour images; these have 2 channels"):
         find(name)(torch.zeros(1, 2, 8, 8), np.random.default_rng(3))
 
@@ -210,11 +210,11 @@ def test_a_function_of_one_s_own_augments(tmp_path, monkeypatch):
     )
     user_code.set_folder(tmp_path)
     x = torch.zeros(3, 5)
-    found = find("own:noise")(x, np.random.default_rng(1))
-    assert torch.equal(found, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
-    for name, words in (("short", r"returns torch.float32 \(1, 5\); it must return a tensor"), ("bad", "raises .*no"),
+    changed = find("own:noise")(x, np.random.default_rng(1))
+    assert torch.equal(changed, torch.from_numpy(np.random.default_rng(1).normal(size=(3, 5))).float())
+    for name, message in (("short", r"returns torch.float32 \(1, 5\); it must return a tensor"), ("bad", "raises .*no"),
                         ("none", "there is no none in")):  # fmt: skip
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             find(f"own:{name}")(x, np.random.default_rng(1))
     user_code.set_folder(None)
 
@@ -230,13 +230,13 @@ FEW_STEPS = {"train_samples": 20, "test_samples": 10, "partitioner": "dirichlet-
 
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_is_resumed_with_all_of_them_and_float16(tmp_path, method):
-    given = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "local_steps": 2,
+    settings = {**FEW_STEPS, **OPTIONS, **quick(method), "method": method, "local_steps": 2,
              "class_weights": "balanced", "learning_rate_warm_up": 1, "wire_dtype": "float16"}  # fmt: skip
     if method == "per-fedavg":  # which steps with sgd alone
-        given.update(optimizer="sgd")
-    whole = simulate(tmp_path / "a", 2, num_server_rounds=2, **given)
-    simulate(tmp_path / "b", 2, num_server_rounds=1, **given)
-    rest = simulate(tmp_path / "b", 2, num_server_rounds=2, resume=True, **given)
+        settings.update(optimizer="sgd")
+    whole = simulate(tmp_path / "a", 2, num_server_rounds=2, **settings)
+    simulate(tmp_path / "b", 2, num_server_rounds=1, **settings)
+    rest = simulate(tmp_path / "b", 2, num_server_rounds=2, resume=True, **settings)
     one, other = arrays(whole, tmp_path / "a"), arrays(rest, tmp_path / "b")
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
     assert all(np.isfinite(line["train_loss"]) and not line.get("failed") for line in whole.metrics())
@@ -250,22 +250,22 @@ MORE_THAN_ONE = [
 
 def test_a_round_of_local_steps_computes_as_many_gradients_whatever_the_method(tmp_path):
     for method in MORE_THAN_ONE:
-        given = {**FEW_STEPS, "method": method, "local_steps": 30, "num_server_rounds": 2, "diagnostics": True}
-        lines = simulate(tmp_path / method, 2, **given).metrics()
+        settings = {**FEW_STEPS, "method": method, "local_steps": 30, "num_server_rounds": 2, "diagnostics": True}
+        lines = simulate(tmp_path / method, 2, **settings).metrics()
         assert all(28 <= line["details"]["gradients"] <= 32 for line in lines), method
 
 
 def test_images_are_mirrored_and_shifted():
     x = torch.arange(6 * 2 * 8 * 9).float().reshape(6, 2, 8, 9)
-    found = flip_crop(x, np.random.default_rng(5))
+    changed = flip_crop(x, np.random.default_rng(5))
     rng = np.random.default_rng(5)
     (top, left), mirrored = rng.integers(0, 9, (2, 6)), rng.random(6) < 0.5
     assert mirrored.any() and not mirrored.all()
     padded = F.pad(x, (4, 4, 4, 4), mode="reflect")
     for image in range(6):
         wanted = padded[image, :, top[image] : top[image] + 8, left[image] : left[image] + 9]
-        assert torch.equal(found[image], wanted.flip(2) if mirrored[image] else wanted)
-    assert found.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(changed[image], wanted.flip(2) if mirrored[image] else wanted)
+    assert changed.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_what_does_not_fit_is_one_line():
@@ -284,23 +284,23 @@ def test_what_does_not_fit_is_one_line():
 
 def test_momentum_that_is_kept_makes_rounds_one_training():
     ours, velocity, rng = model(), {}, np.random.default_rng(7)
-    given = TrainingSettings(batch_size=8, local_epochs=1, momentum=0.9, learning_rate=0.1)
+    options = TrainingSettings(batch_size=8, local_epochs=1, momentum=0.9, learning_rate=0.1)
     for _ in range(3):
-        run_phase(ours, Phase(lambda name: True, 1), data(), given, rng, velocity=velocity)
+        run_phase(ours, Phase(lambda name: True, 1), data(), options, rng, velocity=velocity)
     same(ours, reference(sgd(0.1), epochs=3))
     assert set(velocity) == {"weight", "bias"} and all(array.any() for array in velocity.values())
     untouched = {name: array.clone() for name, array in velocity.items()}
-    run_phase(ours, Phase(lambda name: True, 1, learning_rate=0.0), data(), given, rng, velocity=velocity)
+    run_phase(ours, Phase(lambda name: True, 1, learning_rate=0.0), data(), options, rng, velocity=velocity)
     assert all(torch.equal(velocity[name], array) for name, array in untouched.items())
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddecomp", "fedper"])
 def test_kept_momentum_is_personal_and_survives_a_resume(tmp_path, method):
-    given = {**FEW_SAMPLES, "method": method, "local_epochs": 2, "fraction_train": 0.67}
-    fresh = simulate(tmp_path / "fresh", 3, **given)
-    whole = simulate(tmp_path / "a", 3, keep_momentum=True, **given)
-    simulate(tmp_path / "b", 3, keep_momentum=True, **{**given, "num_server_rounds": 2})
-    resumed = simulate(tmp_path / "b", 3, keep_momentum=True, resume=True, **given)
+    settings = {**FEW_SAMPLES, "method": method, "local_epochs": 2, "fraction_train": 0.67}
+    fresh = simulate(tmp_path / "fresh", 3, **settings)
+    whole = simulate(tmp_path / "a", 3, keep_momentum=True, **settings)
+    simulate(tmp_path / "b", 3, keep_momentum=True, **{**settings, "num_server_rounds": 2})
+    resumed = simulate(tmp_path / "b", 3, keep_momentum=True, resume=True, **settings)
     one, other, without = (
         arrays(whole, tmp_path / "a"),
         arrays(resumed, tmp_path / "b"),

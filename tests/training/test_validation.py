@@ -51,8 +51,8 @@ def test_a_device_with_its_exported_samples_sets_the_same_ones_aside(tmp_path):
     settings = DataSettings(validation_fraction=0.2, permute_labels=True)
     data = FederatedData(settings, 4, 1)
     np.savez(tmp_path / "2.npz", **data.arrays(2))
-    own = own_data(settings, str(tmp_path / "2.npz"), 2, 1)
-    for ours, theirs in zip((own.train(0), own.validation(0)), (data.train(2), data.validation(2)), strict=True):
+    device = own_data(settings, str(tmp_path / "2.npz"), 2, 1)
+    for ours, theirs in zip((device.train(0), device.validation(0)), (data.train(2), data.validation(2)), strict=True):
         assert np.array_equal(ours.x.numpy(), theirs.x.numpy())
         assert np.array_equal(ours.y.numpy(), theirs.y.numpy())
 

@@ -90,10 +90,10 @@ class Browser:
 
     def broken_rules(self) -> list[str]:
         """Return the rules of axe-core that the page breaks, with the first place of each; skip without axe-core."""
-        found = find_spec("axe_playwright_python")
-        if found is None or found.submodule_search_locations is None:
+        spec = find_spec("axe_playwright_python")
+        if spec is None or spec.submodule_search_locations is None:
             pytest.skip("needs axe-core (pip install --no-deps axe-playwright-python)")
-        axe = Path(found.submodule_search_locations[0]) / "axe.min.js"
+        axe = Path(spec.submodule_search_locations[0]) / "axe.min.js"
         self.evaluate(f"{axe.read_text(encoding='utf-8')}\n;0")
         # Without the preload: the page's content security policy forbids to fetch what is there already.
         return self.evaluate(
@@ -131,9 +131,9 @@ class Browser:
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._read], [], [], max(0, deadline - time.monotonic()))
             assert ready, "the browser does not answer"
-            found = os.read(self._read, 1 << 20)
-            assert found, "the browser ended"
-            self._rest += found
+            received = os.read(self._read, 1 << 20)
+            assert received, "the browser ended"
+            self._rest += received
         text, self._rest = self._rest.split(b"\0", 1)
         message = json.loads(text)
         if "method" in message:
@@ -144,8 +144,8 @@ class Browser:
         urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
         page = self._url.partition("#")[0]
         # A page that is no file may ask its own server.
-        own = (page, "data:") if page.startswith("http") else "data:"
-        return [f"requested {url}" for url in urls if url != page and not url.startswith(own)]
+        prefixes = (page, "data:") if page.startswith("http") else "data:"
+        return [f"requested {url}" for url in urls if url != page and not url.startswith(prefixes)]
 
 
 def _loaded(event: dict[str, Any], loader: str) -> bool:

@@ -171,12 +171,12 @@ def moved(grid: AppGrid, old: int, new: int) -> None:
     grid.contexts[place] = Context(1, new, dict(grid.contexts[place].node_config), RecordDict(), {})
 
 
-def between(base: Any, at: dict[int, Callable[[], None]]) -> Any:
+def between(base: Any, actions: dict[int, Callable[[], None]]) -> Any:
     """Return a strategy class that does something before the messages of some rounds are made."""
 
     class Between(base):  # type: ignore[misc]
         def configure_train(self, server_round: int, *rest: Any) -> Any:
-            at.get(server_round, lambda: None)()
+            actions.get(server_round, lambda: None)()
             return super().configure_train(server_round, *rest)
 
     return Between

@@ -155,8 +155,13 @@ class Flower:
             Is called all the time.
         """
         for attempt in range(TRIES):
-            given = {"output-dir": f'"{places}"', "state-dir": f'"{state}"', "run-name": f'"run-{attempt}"', **settings}
-            pairs = " ".join(f"{key}={value}" for key, value in given.items())
+            values = {
+                "output-dir": f'"{places}"',
+                "state-dir": f'"{state}"',
+                "run-name": f'"run-{attempt}"',
+                **settings,
+            }
+            pairs = " ".join(f"{key}={value}" for key, value in values.items())
             log = self.folder / f"run-{attempt}.log"
             with log.open("wb") as out:
                 run = subprocess.Popen(

@@ -127,12 +127,12 @@ def leave(folder: Path, run: PlannedRun, rounds: int, base: float = 0.5) -> None
     accuracy = base + run.settings["seed"] / 100
     lines = []
     for number in range(1, rounds + 1):
-        own = {"accuracy": accuracy, "weighted": accuracy, "std": 0.0, "each": {"0": accuracy - 0.1, "1": accuracy}}
+        scores = {"accuracy": accuracy, "weighted": accuracy, "std": 0.0, "each": {"0": accuracy - 0.1, "1": accuracy}}
         if "auroc" in str(run.settings["metrics"]):
-            own.update({"auroc": 1 - accuracy, "each-auroc": {"0": 1 - accuracy, "1": 1 - accuracy}})
+            scores.update({"auroc": 1 - accuracy, "each-auroc": {"0": 1 - accuracy, "1": 1 - accuracy}})
         lines.append({
             "round": number, "seconds": 1.0, "seconds_train": 1.0, "bytes_up": 10**9, "bytes_down": 10**9,
-            "train_loss": 1 / number, "personalised": own, "details": {"drift": 2.0 * number},
+            "train_loss": 1 / number, "personalised": scores, "details": {"drift": 2.0 * number},
         })  # fmt: skip
         if run.settings["validation-fraction"]:
             lines[-1]["validation"] = {"accuracy": run.settings["learning-rate"]}

@@ -23,8 +23,15 @@ def make_run(
     """Make the folder of a run whose clients are found, with some rounds; ``about`` is more of its task."""
     folder = root / name
     folder.mkdir(parents=True)
-    given = {key.replace("_", "-"): value for key, value in settings.items()}
-    values = {"method": "fedavg", "dataset": "digits", "model": "small-cnn", "seed": 1, "num-server-rounds": 5, **given}
+    options = {key.replace("_", "-"): value for key, value in settings.items()}
+    values = {
+        "method": "fedavg",
+        "dataset": "digits",
+        "model": "small-cnn",
+        "seed": 1,
+        "num-server-rounds": 5,
+        **options,
+    }
     write_toml(folder / "config.toml", to_toml({**Config.parse({"method": values["method"]}).flat(), **values}))
     task = {
         "clients": clients,

@@ -94,18 +94,18 @@ class Process:
         self.start()
 
     def start(self):
-        at = self.log.stat().st_size if self.log.exists() else 0
+        start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         if self.ready:
-            self.wait_for(self.ready, at)
+            self.wait_for(self.ready, start)
 
-    def wait_for(self, words, at=0):
-        """Wait until its log says something, after its first ``at`` bytes."""
-        wait_until(lambda: words in self.text(at), lambda: self.process.poll() is None, lambda: self.text(at))
+    def wait_for(self, text, start=0):
+        """Wait until its log says something, after its first ``start`` bytes."""
+        wait_until(lambda: text in self.text(start), lambda: self.process.poll() is None, lambda: self.text(start))
 
-    def text(self, at=0):
-        return self.log.read_bytes()[at:].decode(errors="replace")
+    def text(self, start=0):
+        return self.log.read_bytes()[start:].decode(errors="replace")
 
     def end(self, number=signal.SIGTERM):
         """End it; return its exit code."""

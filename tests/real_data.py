@@ -23,11 +23,11 @@ def real_data_dir() -> Path:
     The environment variable FEDPFL_TEST_DATA names it; otherwise the packs beside the checkout are unpacked once. The
     calling test is skipped where there are neither.
     """
-    given = os.environ.get("FEDPFL_TEST_DATA")
-    if given:
-        if not Path(given).is_dir():
-            pytest.fail(f"FEDPFL_TEST_DATA = {given!r}: no such folder")
-        return Path(given)
+    folder = os.environ.get("FEDPFL_TEST_DATA")
+    if folder:
+        if not Path(folder).is_dir():
+            pytest.fail(f"FEDPFL_TEST_DATA = {folder!r}: no such folder")
+        return Path(folder)
     if not UNPACK.is_file():
         pytest.skip(f"no real data: FEDPFL_TEST_DATA is not set and there is no {UNPACK.name} beside the checkout")
     return _unpacked()

@@ -163,11 +163,11 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = [m for m in message_ids if m in self.replies]
+        arrived = [m for m in message_ids if m in self.replies]
         if self.shuffle is not None:
-            self.shuffle.shuffle(found)
-            found = found[: max(1, len(found) // 2)]
-        return [self.replies.pop(m) for m in found]
+            self.shuffle.shuffle(arrived)
+            arrived = arrived[: max(1, len(arrived) // 2)]
+        return [self.replies.pop(m) for m in arrived]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         raise AssertionError("the engine has its own loop")
@@ -175,8 +175,8 @@ class LocalGrid(Grid):
     def training(self, number: int | None = None) -> list[tuple[int, Payload, Payload]]:
         """Return (client, message, reply) of each training, in order; of one round, or of all."""
         contents = [content for kind, *content in self.log if kind == "train"]
-        found = [(client, from_content(message), from_content(reply)) for client, message, reply in contents]
-        return [asked for asked in found if number in (None, asked[1].config["round"])]
+        exchanges = [(client, from_content(message), from_content(reply)) for client, message, reply in contents]
+        return [asked for asked in exchanges if number in (None, asked[1].config["round"])]
 
 
 def run_federation(way: Grid | Transport, values: dict[str, Any]) -> RunFolder:
@@ -279,9 +279,9 @@ def needed(method: str) -> dict[str, Any]:
 
 def federation(tmp_path: Any, num_nodes: int = 4, **settings: Any) -> dict[str, Any]:
     """Return the run config of a small run in ``tmp_path``; underscores in the names stand for dashes."""
-    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    values = {key.replace("_", "-"): value for key, value in settings.items()}
     folders = {"output-dir": str(tmp_path / "runs"), "state-dir": str(tmp_path / "state")}
-    config = Config.parse({**QUICK, **folders, **needed(given.get("method", "")), **given})
+    config = Config.parse({**QUICK, **folders, **needed(values.get("method", "")), **values})
     return config.flat()
 
 
@@ -300,12 +300,12 @@ def simulate_and_listen(tmp_path: Any, num_nodes: int, **settings: Any) -> tuple
 
 def arrays(folder: RunFolder, tmp_path: Path) -> dict[str, np.ndarray]:
     """Return all arrays of a finished run: the server's whole state and each client's newest personal ones."""
-    found = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
+    content = {f"server/{k}": v for k, v in folder.checkpoint()[1].items()}
     for client in sorted((tmp_path / "state").glob("*/client-*")):
         # A client without personal arrays may have a model that it made for a test.
         for newest in sorted(client.glob("round-*.safetensors"))[-1:]:
-            found.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
-    return found
+            content.update({f"{client.name}/{newest.name}/{k}": v for k, v in load_file(newest).items()})
+    return content
 
 
 def edit_settings(run: Path, change: Callable[[str], str]) -> None:
@@ -328,14 +328,14 @@ def exported(folder: Path, num_nodes: int, settings: dict[str, Any]) -> RunFolde
     return run
 
 
-def run_small(method: str, model: Any, tmp_path: Path, **given: Any) -> Run:
+def run_small(method: str, model: Any, tmp_path: Path, **options: Any) -> Run:
     """Run a method on two clients of few samples, in this process."""
     settings = {
         "num_server_rounds": 1, "local_epochs": 2, "batch_size": 32, "num_clients": 2, "train_samples": 64,
         "partitioner": "dirichlet-client", "test_samples": 16, "validation_fraction": 0.2, "quiet": True, "workers": 0,
         "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "num_classes": 0, "dataset": "digits",
     }  # fmt: skip
-    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **given})
+    return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **options})
 
 
 def check_recorded(run: Run) -> None:

@@ -56,10 +56,10 @@ def test_the_package_has_private_names_in_one_file_only():
     paths = [path for folder in ("fedpfl", "experiments", "jetson") for path in (ROOT / folder).rglob("*.py")]
     paths += [ROOT / "client_app.py", ROOT / "server_app.py"]
     assert len(paths) > 150
-    found = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
+    names_of = {str(path.relative_to(ROOT)): names for path in paths if (names := used(path.read_text()))}
     names = {flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE, flower_private.SUPERNODE_MODULE}
     names |= {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
-    assert found == {"fedpfl/flower_private.py": names}
+    assert names_of == {"fedpfl/flower_private.py": names}
     assert used("from flwr.supercore.task_identity import TaskIdentity\nimport ray._private.node") == {
         "flwr.supercore.task_identity.TaskIdentity", "ray._private.node",
     }  # fmt: skip
@@ -70,8 +70,8 @@ def test_scripts_units_and_docs_set_no_other_variables():
     paths += [path for folder in ("deploy", "docs", "jetson") for path in (ROOT / folder).rglob("*") if path.is_file()]
     # What a command has printed sets nothing, and Ray names one of its variables there.
     texts = {path: path.read_text(errors="ignore") for path in paths if path.parent.name != "outputs"}
-    found = {name: path for path, text in texts.items() for name in _VARIABLE.findall(text)}
-    assert found.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
+    variables = {name: path for path, text in texts.items() for name in _VARIABLE.findall(text)}
+    assert variables.keys() - VARIABLES == {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
 
 
 def test_the_private_names_are_those_of_the_flower_that_is_installed():

@@ -130,10 +130,15 @@ finally:
 def plain_run(folder):
     """Return the modules that a run of FedAvg with its defaults imports, and those whose functions its round passes."""
     places = [f'{key}="{folder}"' for key in ("output-dir", "state-dir")]
-    given = ['method="fedavg"', "num-server-rounds=1", "local-epochs=1", *places]
+    arguments = ['method="fedavg"', "num-server-rounds=1", "local-epochs=1", *places]
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", PLAIN, *given], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PLAIN, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     loaded, files = ({*line.split()} for line in done.stderr.split("\n")[-3:-1])
     return sorted(loaded & MODULES.keys()), [module for module, path in MODULES.items() if str(path) in files]
@@ -156,11 +161,11 @@ def test_no_module_imports_itself_through_others():
     graph = {module: {*imports(module)} & MODULES.keys() - {module} for module in MODULES}
 
     def reached(module):
-        found, new = set(), {module}
+        modules, new = set(), {module}
         while new:
-            found |= new
-            new = set().union(*(graph[other] for other in new)) - found
-        return found
+            modules |= new
+            new = set().union(*(graph[other] for other in new)) - modules
+        return modules
 
     circles = {module: sorted(other for other in graph[module] if module in reached(other)) for module in MODULES}
     assert not {module: others for module, others in circles.items() if others}

@@ -31,9 +31,9 @@ FEW = {
 }  # fmt: skip
 
 
-def answered(done: str, *words: str) -> None:
+def answered(done: str, *parts: str) -> None:
     assert "\n" not in done.strip() and len(done) < 1200, done
-    for word in words:
+    for word in parts:
         assert word in done, done
 
 
@@ -148,16 +148,16 @@ def test_a_command(line):
     answered(done.stderr, *COMMANDS[line].split(".*"))
 
 
-def refused(words: str, make, *args, **given) -> None:
+def refused(message: str, make, *args, **options) -> None:
     began = time.process_time()
     with pytest.raises(fedpfl.FedpflError) as error:
-        make(*args, **given)
+        make(*args, **options)
     assert time.process_time() - began < AT_ONCE
-    answered(str(error.value), *words.split(".*"))
+    answered(str(error.value), *message.split(".*"))
 
 
-def both(**given):
-    return lambda: fedpfl.compare(["fedavg", "fedper"], **given)
+def both(**settings):
+    return lambda: fedpfl.compare(["fedavg", "fedper"], **settings)
 
 
 CALLS = {
@@ -189,9 +189,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("words", CALLS)
-def test_an_argument(words):
-    refused(words, CALLS[words])
+@pytest.mark.parametrize("message", CALLS)
+def test_an_argument(message):
+    refused(message, CALLS[message])
 
 
 def clients(n=40, features=3, change=lambda x, y: (x, y)):
@@ -225,10 +225,10 @@ DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", DATA)
-def test_data(words):
-    given = {key: value for key, value in FEW.items() if key not in ("num_clients", "partitioner")}
-    refused(words, fedpfl.run, **{**given, "data": DATA[words]()})
+@pytest.mark.parametrize("message", DATA)
+def test_data(message):
+    settings = {key: value for key, value in FEW.items() if key not in ("num_clients", "partitioner")}
+    refused(message, fedpfl.run, **{**settings, "data": DATA[message]()})
 
 
 def test_files_of_data(elsewhere):
@@ -260,15 +260,15 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("words", MODELS)
-def test_a_model(words):
-    refused(words, fedpfl.run, **{**FEW, "model": MODELS[words]})
+@pytest.mark.parametrize("message", MODELS)
+def test_a_model(message):
+    refused(message, fedpfl.run, **{**FEW, "model": MODELS[message]})
 
 
 def test_a_model_for_images_on_a_table():
-    words = "model = 'small-cnn': needs images .*but the input is 3; models that fit: mlp, mlp-200"
-    given = {key: value for key, value in FEW.items() if key not in ("num_clients", "partitioner")}
-    refused(words, fedpfl.run, **{**given, "model": "small-cnn", "data": clients()})
+    message = "model = 'small-cnn': needs images .*but the input is 3; models that fit: mlp, mlp-200"
+    settings = {key: value for key, value in FEW.items() if key not in ("num_clients", "partitioner")}
+    refused(message, fedpfl.run, **{**settings, "model": "small-cnn", "data": clients()})
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def half_misspelt(self, local):
     return [fedpfl.Phase(fedpfl.everything, 1), fedpfl.Phase("haed.weight".__eq__, 1)]
 
 
-def raising(self, *given):
+def raising(self, *arguments):
     return {}["left"]
 
 
@@ -319,12 +319,12 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("words", METHODS)
-def test_a_method(words):
+@pytest.mark.parametrize("message", METHODS)
+def test_a_method(message):
     def run():
-        fedpfl.run(**{**FEW, "method": type("Mine", (fedpfl.Method,), {"name": "mine", **METHODS[words]})})
+        fedpfl.run(**{**FEW, "method": type("Mine", (fedpfl.Method,), {"name": "mine", **METHODS[message]})})
 
-    refused(words, run)
+    refused(message, run)
 
 
 FUNCTIONS = {
@@ -346,9 +346,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("words", FUNCTIONS)
-def test_a_function(words):
-    refused(words, fedpfl.run, **{**FEW, **FUNCTIONS[words]})
+@pytest.mark.parametrize("message", FUNCTIONS)
+def test_a_function(message):
+    refused(message, fedpfl.run, **{**FEW, **FUNCTIONS[message]})
 
 
 def test_an_experiment_with_a_mistake_does_not_hide_the_others(elsewhere):

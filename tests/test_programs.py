@@ -57,8 +57,8 @@ def test_the_readme_s_picture_can_be_drawn_from_the_records(tmp_path, monkeypatc
 
 @pytest.mark.thorough
 def test_the_gpu_benchmark_runs_in_small_on_a_cpu(tmp_path):
-    words = ["benchmarks/gpu.py", "--device", "cpu", "--small", "--record", str(tmp_path / "gpu.json")]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+    arguments = ["benchmarks/gpu.py", "--device", "cpu", "--small", "--record", str(tmp_path / "gpu.json")]
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "gpu.json").read_text())
     # Only other simulators, which are not installed here, are left out.
@@ -95,13 +95,13 @@ def test_a_folder_of_papers_runs_keeps_numbers_and_the_interrupted_run_while_it_
 @pytest.mark.thorough
 def test_papers_at_their_own_size_stop_with_the_budget_and_continue(tmp_path):
     program, folder = "experiments/comparisons/paper_size.py", tmp_path / "runs"
-    words = [program, str(folder), "--device", "cpu", "--scale", "smoke", "--first", "2", "--seeds", "1"]
+    arguments = [program, str(folder), "--device", "cpu", "--scale", "smoke", "--first", "2", "--seeds", "1"]
     labels = [f"feddecomp-table-1: {row}, CIFAR-10, α 0.5, seed 1" for row in ("FedAvg", "Local")]
 
     def call(budget):
         record = tmp_path / "record.json"
         more = ["--budget", str(budget), "--record", str(record)]
-        done = subprocess.run([sys.executable, *words, *more], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, *arguments, *more], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(record.read_text())
 
@@ -117,8 +117,10 @@ def test_papers_at_their_own_size_stop_with_the_budget_and_continue(tmp_path):
 def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_same_model(tmp_path):
     rng, images = np.random.default_rng(0), tmp_path / "images.npz"
     np.savez(images, x=rng.integers(0, 256, (200, 28, 28, 1), dtype=np.uint8), y=np.arange(200) % 10)
-    words = f"benchmarks/peers.py --data {images} --num-clients 10 --rounds 1 --repeats 1 --processes 1 --pfl= --fluke="
-    done = subprocess.run([sys.executable, *words.split()], cwd=ROOT, capture_output=True, text=True)
+    arguments = (
+        f"benchmarks/peers.py --data {images} --num-clients 10 --rounds 1 --repeats 1 --processes 1 --pfl= --fluke="
+    )
+    done = subprocess.run([sys.executable, *arguments.split()], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     distances = re.findall(r"(?:fedpfl|rounding): ([^;\s]+)", done.stdout)
     assert len(distances) == 4 and max(map(float, distances)) < 1e-5
@@ -129,8 +131,8 @@ def test_the_benchmark_of_simulators_runs_in_small_and_its_loop_ends_with_the_sa
 def test_the_benchmark_of_a_light_client_s_steps_runs_in_small(tmp_path):
     rng, images = np.random.default_rng(0), tmp_path / "images.npz"
     np.savez(images, x=rng.integers(0, 256, (200, 28, 28, 1), dtype=np.uint8), y=np.arange(200) % 10)
-    words = f"benchmarks/light.py --data {images} --num-clients 10 --rounds 1 --json {tmp_path / 'light.json'}"
-    subprocess.run([sys.executable, *words.split()], cwd=ROOT, check=True, capture_output=True)
+    arguments = f"benchmarks/light.py --data {images} --num-clients 10 --rounds 1 --json {tmp_path / 'light.json'}"
+    subprocess.run([sys.executable, *arguments.split()], cwd=ROOT, check=True, capture_output=True)
     of_all = json.loads((tmp_path / "light.json").read_text())["all"]
     assert of_all["straight loop, µs"][0] > 0 and of_all["fedpfl, µs"][0] > 0
 
@@ -139,9 +141,9 @@ def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     where = tmp_path / "a.json"
     options = {"dataset": "digits", "model": "mlp", "clients": 20, "rounds": 1, "epochs": 1, "json": where}
-    words = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+    arguments = [text for key, value in options.items() for text in (f"--{key}", str(value))]
     names = ("fedavg", "fedproto", "fedfomo")  # which need nothing, what the server makes, and other clients' models
-    monkeypatch.setattr(sys, "argv", ["methods.py", *words, *(f"--method={name}" for name in names)])
+    monkeypatch.setattr(sys, "argv", ["methods.py", *arguments, *(f"--method={name}" for name in names)])
     runpy.run_path(str(ROOT / "benchmarks" / "methods.py"), run_name="__main__")
     values = json.loads(where.read_text())
     assert [*values] == [*names] and all(of["of FedAvg's round"][0] > 0 for of in values.values())
@@ -155,10 +157,10 @@ def test_the_benchmark_of_methods_runs_in_small(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the processes to stop in /proc")
 def test_the_benchmark_of_supernodes_runs_in_small_and_leaves_nothing(tmp_path):
     where, kind = tmp_path / "supernodes.json", "SuperNodes of `fedpfl node`, fedpfl"
-    words = ["benchmarks/supernodes.py", "--rounds", "1", "--repeats", "1", "--kind", kind, "--json", str(where)]
+    arguments = ["benchmarks/supernodes.py", "--rounds", "1", "--repeats", "1", "--kind", kind, "--json", str(where)]
     with tempfile.TemporaryDirectory(prefix="fedpfl-", dir="/tmp") as name:  # sockets lie below it
         environment = {**os.environ, "TMPDIR": name}
-        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert list(Path(name).glob("fedpfl-*")) == [] and using(Path(name)) == {}  # torch leaves its cache
     record = json.loads(where.read_text())

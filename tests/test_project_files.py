@@ -65,8 +65,8 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for():
     assert recipe["package"] == {"name": project["name"], "version": project["version"]}
 
 
-def dry_run(folder, *words):
-    command = ["make", "--dry-run", f"VENV={folder / 'none'}", *words]
+def dry_run(folder, *targets):
+    command = ["make", "--dry-run", f"VENV={folder / 'none'}", *targets]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

@@ -47,8 +47,8 @@ def wait_until(
     deadline = time.monotonic() + seconds
     while True:
         still_possible = possible()  # asked first: what ends may have fulfilled the condition just before
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         if not still_possible or time.monotonic() > deadline:
             told = hint() if callable(hint) else hint
             raise AssertionError(f"it {'did' if still_possible else 'can'} not happen{f': {told}' if told else ''}")

@@ -235,7 +235,7 @@ def test_samples_that_nobody_owns_are_counted(made):
     said = "data: nobody owns the 60 samples of the test set, and they are left out: name their owners (client_test)"
     assert [said in " ".join(data.remarks) for data in (mixed, kept)] == [True, False]
     assert sum(map(sum, map(mixed.sizes, range(2)))) == 60
-    assert sum(map(sum, map(divided.sizes, range(2)))) == 120
+    assert sum(map(sum, map(kept.sizes, range(2)))) == 120
     everything = made(owned(x, y, [0] * 30 + [1] * 30), 2, partitioner="iid")
     assert said not in " ".join(everything.remarks) and sum(map(sum, map(everything.sizes, range(2)))) == 120
 

@@ -181,10 +181,8 @@ def require_nothing_personal(run: Recorded) -> list[set[str]]:
             continue
         # Any 16 bytes in a row of a personal array: a copy would hold them. Zeros prove nothing, and a weight that no
         # training has moved is what everybody starts from.
-        for start_of_piece in range(0, array.size - 4, max(1, array.size // 20)):
-            piece, start = (
-                np.ascontiguousarray(a).reshape(-1)[start_of_piece : start_of_piece + 4] for a in (array, initial[name])
-            )
+        for offset in range(0, array.size - 4, max(1, array.size // 20)):
+            piece, start = (np.ascontiguousarray(a).reshape(-1)[offset : offset + 4] for a in (array, initial[name]))
             if np.all(piece != 0) and np.all(piece != start):
                 assert piece.tobytes() not in sent
     trained = []

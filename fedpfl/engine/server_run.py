@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.errors import FedpflError
 from ..core.metrics import CLASSES
+from ..methods.base import Method
 from ..results.history import Patience
 from ..results.round_line import in_words
 from ..results.round_record import Round
@@ -120,4 +121,12 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)
+    _require_trained(config.method, folder)
     folder.finish(rule, summary(folder))
+
+
+def _require_trained(method: Method, folder: RunFolder) -> None:
+    """Refuse to end well if no phase of any client has trained; of a method's other hooks nobody knows what they do."""
+    hooks = (type(method).prepare is Method.prepare, type(method).conclude is Method.conclude)
+    if all(hooks) and all(line["train_loss"] is None for line in folder.metrics()):
+        raise FedpflError(f"no client has trained in any round: {method.name}.schedule lists no phase with epochs")

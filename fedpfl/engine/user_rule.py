@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from logging import WARNING, getLogger
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -41,8 +43,11 @@ class UserRule:
         self._first: np.ndarray | None = np.array(rule.shared)
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}
+        self._weights = math.nan  # their sum in a round; none before the first one
         for hook in HOOKS:
             setattr(rule, hook, self._guarded(hook))
+        if isinstance(rule, Mean):
+            rule.weight = self._checked_weight(rule.weight)  # type: ignore[method-assign]
 
     def _guarded(self, hook: str) -> Callable[..., Any]:
         where = f"{self._name}.{hook}"
@@ -50,6 +55,8 @@ class UserRule:
 
         def called(*arguments: Any, **named: Any) -> Any:
             kind = RETURNED.get(hook, object)
+            if hook == "finish" and self._weights == 0:
+                raise ConfigError("method", f"{self._name}.weight", "returns 0 for every client of the round")
             # Messages are made in any order, and again: none may change what the next one has.
             with self._shared_kept() if kind is not object else nullcontext():
                 result = guard(*arguments, **named)
@@ -59,11 +66,27 @@ class UserRule:
             if taken := OF_MESSAGES.intersection(result.config) if isinstance(result, Payload) else ():
                 allowed = f"returns the config {min(taken)!r}, which is a name of fedpfl's own in messages"
                 raise ConfigError("method", where, allowed)
+            if hook == "begin":
+                self._weights = math.nan
             if hook in _VECTORS:
                 self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else result)
             if hook == "finish":
                 self._look_at_first(self._rule.shared)
             return result
+
+        return called
+
+    def _checked_weight(self, weight: Callable[..., Any]) -> Callable[..., float]:
+        where = f"{self._name}.weight"
+        guard = user_code.guarded("method", where, weight)
+
+        def called(*arguments: Any, **named: Any) -> float:
+            result = guard(*arguments, **named)
+            number = float(result) if isinstance(result, Real) else math.nan
+            if not 0 <= number < math.inf:
+                raise ConfigError("method", where, f"returns {result!r}, and must return a number of at least 0")
+            self._weights = number + (0 if math.isnan(self._weights) else self._weights)
+            return number
 
         return called
 

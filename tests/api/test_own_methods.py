@@ -301,6 +301,26 @@ def test_one_epoch_is_enough_for_feddecomp(elsewhere):
     assert torch.equal(head(run), head(together))
 
 
+def test_a_run_in_which_nobody_has_trained_does_not_end_well():
+    class Idle(fedpfl.Method):
+        name = "idle"
+
+        def schedule(self, local):
+            return []
+
+    with pytest.raises(fedpfl.FedpflError, match=r"no client has trained in any round: idle\.schedule lists no phase"):
+        fedpfl.run(Idle, workers=0, **FEW)
+
+    class TrainsByHand(Idle):
+        name = "by-hand"
+
+        def prepare(self, local):
+            with torch.no_grad():
+                next(iter(local.model.parameters())).mul_(0.5)
+
+    assert fedpfl.run(TrainsByHand, workers=0, **FEW).rounds["train_loss"].isna().all()
+
+
 def test_a_method_knows_the_number_of_rounds():
     class Tells(fedpfl.Method):
         name = "tells"
@@ -350,6 +370,15 @@ def raising(self, *arguments):
             lambda self, client, kind: fedpfl.Payload(config={"round": 9}),
             "Pull.attachments': returns the config 'round', which is a name of fedpfl's own in messages",
         ),
+        *(
+            (
+                "weight",
+                lambda self, client, reply=None, value=value: value,
+                f"Pull.weight': returns {value!r}, and must",
+            )
+            for value in ("2", float("nan"), -1.0, None, float("inf"))
+        ),
+        ("weight", lambda self, client, reply=None: 0, "Pull.weight': returns 0 for every client of the round"),
     ],
 )
 def test_a_hook_of_a_rule_that_fails_is_named_in_one_line(hook, function, said):

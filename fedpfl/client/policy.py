@@ -139,7 +139,8 @@ class Policy:
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
-        with _limited_memory(self.most_memory_bytes), ended_after(self.most_seconds) as clock:
+        # The clock is a thread, which waits for ever where there is no memory to start it.
+        with ended_after(self.most_seconds) as clock, _limited_memory(self.most_memory_bytes):
             try:
                 yield
             except MemoryError:

@@ -175,10 +175,10 @@ class _TimedProtocol(H11Protocol):
 
 
 @contextmanager
-def served_in_background(page: LivePage) -> Iterator[None]:
+def served_in_background(page: LivePage, last_look: float = LAST_LOOK_SECONDS) -> Iterator[None]:
     """Serve a page from a separate process, which ends with this block, or with this process if that is killed."""
     # Not forked: a run's process has threads, and memory that only its clients' workers need.
-    process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(page, last_look), daemon=True)
     process.start()
     page.listening.close()
     try:
@@ -188,7 +188,7 @@ def served_in_background(page: LivePage) -> Iterator[None]:
         process.join()
 
 
-def _serve_beside(page: LivePage) -> None:
+def _serve_beside(page: LivePage, last_look: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, and its end is this process's
     os.nice(NICENESS)
     stopping = threading.Event()
@@ -197,7 +197,7 @@ def _serve_beside(page: LivePage) -> None:
     logging.getLogger("fedpfl").addHandler(logging.NullHandler())
     threading.Thread(target=_set_at_the_end_of_the_parent, args=(stopping,), daemon=True).start()
     try:
-        serve(page, stopping, LAST_LOOK_SECONDS)
+        serve(page, stopping, last_look)
     except FedpflError as error:
         print(f"note: the live page has ended: {error}", file=sys.stderr, flush=True)
 

@@ -141,7 +141,7 @@ def test_beside_a_run_it_lives_as_long_as_the_block(tmp_path):
     page = LivePage(tmp_path, listen(port=0))
     where, port = page.address("one"), page.listening.getsockname()[1]
     assert where == f"http://127.0.0.1:{port}/#token={page.token}&run=one"
-    with served_in_background(page):
+    with served_in_background(page, last_look=0.3):
         assert httpx.get(f"http://127.0.0.1:{port}/", timeout=HANG_SECONDS).status_code == 200
     assert not connects(port)
 
@@ -213,7 +213,7 @@ from pathlib import Path
 from fedpfl.study.live.page_server import LivePage, listen, serve, served_in_background
 page = LivePage(Path(sys.argv[1]), listen(port=0))
 port = page.listening.getsockname()[1]
-with served_in_background(page):
+with served_in_background(page, last_look=0.3):
     print(port, flush=True)
     time.sleep(600)
 """

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from ..client.protocol import require_own_peer
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
-from ..core.process import wait_passively
+from ..core.process import spin_shortly
 from ..flower_private import shorten_pauses
 from ..version import untested
 from .device.worker import end_at_signals, listening
@@ -246,7 +246,7 @@ def main() -> None:
         "--preload", metavar="MODULE", action="append", default=[], help="import this before forking, too; repeatable"
     )
     arguments = parser.parse_args()
-    wait_passively()
+    spin_shortly()
     # Not the root logger, as what is forked inherits it; and not file 2, which is another's in there.
     handler = logging.StreamHandler(os.fdopen(os.dup(2), "w"))
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))

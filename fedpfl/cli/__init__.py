@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from ..core.process import wait_passively
+from ..core.process import spin_shortly
 from .program import GROUPS
 
 __all__ = ["GROUPS", "app", "main"]
@@ -41,7 +41,7 @@ def main() -> None:
     """Run the command line (the console script ``fedpfl``)."""
     if not os.environ.get("HOME", "unset"):
         del os.environ["HOME"]  # empty, it would be the root folder; unset, it is the user's
-    wait_passively()
+    spin_shortly()
     try:
         load(sys.argv[1] if len(sys.argv) > 1 else "")()
     except KeyboardInterrupt:  # before or after the command's own

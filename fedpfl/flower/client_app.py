@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from ..bench.device.forward import forward
 from ..core.errors import FedpflError, line_of
 from ..core.payload import Payload, is_probe
-from ..core.process import wait_passively
+from ..core.process import spin_shortly
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
 from ..setup.all_settings import require_absolute
 
@@ -21,7 +21,7 @@ app = ClientApp()
 
 def answer(message: Message, context: Context) -> Message:
     """Describe the client's task, train a round, or test the personalised and the global model."""
-    wait_passively()
+    spin_shortly()
     # Flower loads this module in processes that answer nothing, too.
     from .messages import from_content, to_content, to_framed_content
 

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..core.errors import FedpflError
-from ..core.process import wait_passively
+from ..core.process import spin_shortly
 
 app = ServerApp()
 
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 in the environment of the first flwr command, which starts "
             "the SuperLink, avoids it",
         )
-    wait_passively()
+    spin_shortly()
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
     from ..setup.all_settings import require_absolute
     from .strategy import run_over_flower

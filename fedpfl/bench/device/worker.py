@@ -30,7 +30,7 @@ from ...client.policy import VARIABLE, guard
 from ...core import code_hash, user_code
 from ...core.errors import RAISED, FedpflError, in_one_line, line_of, printable
 from ...core.payload import Payload
-from ...core.process import wait_passively
+from ...core.process import spin_shortly
 from ...version import __version__
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def main() -> None:
         help="end, and remove the socket's folder, when this process has ended",
     )
     arguments = parser.parse_args()
-    wait_passively()
+    spin_shortly()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     end_at_signals()
     try:

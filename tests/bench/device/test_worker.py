@@ -93,17 +93,17 @@ def test_the_worker_answers_as_this_process_does(running, tmp_path):
     assert theirs.metrics["personalised-loss-sum"] == mine.metrics["personalised-loss-sum"]
 
 
-@pytest.mark.parametrize("asked_for", ["", "ACTIVE"])
-def test_its_threads_wait_without_the_cores_of_others_unless_its_owner_wants_that(monkeypatch, asked_for):
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "true")
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    if asked_for:
-        monkeypatch.setenv("OMP_WAIT_POLICY", asked_for)
+@pytest.mark.parametrize(("variable", "count"), [("", "5000"), ("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "0")])
+def test_its_threads_soon_leave_the_cores_to_others_unless_its_owner_says_how(monkeypatch, variable, count):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    if variable:
+        monkeypatch.setenv(variable, "PASSIVE" if variable == "OMP_WAIT_POLICY" else count)
     with workers() as start:
         start()
         wait_until(lambda: "OPENMP DISPLAY ENVIRONMENT END" in start.log(), hint=start.log)
-        told = re.findall(r"OMP_WAIT_POLICY *= *'(\w+)'", start.log())
-    assert {*told} == {asked_for or "PASSIVE"}, "of an OpenMP that tells what it does"
+        assert {*re.findall(r"GOMP_SPINCOUNT *= *'(\w+)'", start.log())} == {count}
 
 
 def test_a_request_that_was_answered_gets_its_reply_again_without_training(running, tmp_path):

@@ -252,7 +252,7 @@ def measured_again(before: Record, later: Record, rows: Sequence[str]) -> Record
 
 
 def elsewhere(record: Record) -> dict[str, Record]:
-    """Return what is known of the rows that another type of processor measured."""
+    """Return the entries of the rows that were measured on another type of processor."""
     again = record.get("again", {})
     return {row: there for row, there in again.items() if there["processor"] != record["processor"]}
 

@@ -139,7 +139,7 @@ class Policy:
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """End the work on a message when it has taken too long, or needs more memory than is allowed."""
-        # The clock is a thread, which waits for ever where there is no memory to start it.
+        # The clock is a thread and starts before the limit: without memory for it, Python would wait indefinitely.
         with ended_after(self.most_seconds) as clock, _limited_memory(self.most_memory_bytes):
             try:
                 yield

@@ -342,9 +342,9 @@ def _matching(
     # Test samples of a class that no client trains on are not used.
     used = test_sizes * (total[:, 0] > 0)
     if used.sum() < len(labels):
-        of = f" of classes that a client trains on, of {len(y_test)}," * (int(used.sum()) < len(y_test))
+        usable = f" of classes that a client trains on, of {len(y_test)}," * (int(used.sum()) < len(y_test))
         raise DataError(
-            f"{data.name}: {int(used.sum())} {part} samples{of} cannot be divided among {len(labels)} clients: use "
+            f"{data.name}: {int(used.sum())} {part} samples{usable} cannot be divided among {len(labels)} clients: use "
             'split = "mixed" or fewer clients'
         )
     dealt = top_up(proportional(used, counts / np.maximum(total, 1)), 1, counts)

@@ -146,7 +146,7 @@ def _filled_up(data: Dataset) -> list[str]:
 
 
 def _alike(data: Dataset) -> list[str]:
-    """Name classes, features and clients whose names differ only in case, spaces, zeros or signs that look alike."""
+    """Tell of names that differ only in case, spaces, zeros or signs that look alike, and of words among numbers."""
     lines = []
     every = {"classes": data.class_names, "features": data.feature_names, "clients": data.client_names}
     for what, names in every.items():
@@ -168,15 +168,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 
 def _spelt_usually(name: str) -> str:
     """Return what names have in common that are one name, or one number (01, 1, 1.0, 1e0), to a reader."""
-    usual = _without_spaces(name)
+    usual = _in_usual_form(name)
     return repr(Decimal(usual).normalize()) if _NUMBER.fullmatch(usual) else usual
 
 
 def _is_number(name: str) -> bool:
-    return _NUMBER.fullmatch(_without_spaces(name)) is not None
+    return _NUMBER.fullmatch(_in_usual_form(name)) is not None
 
 
-def _without_spaces(name: str) -> str:
+def _in_usual_form(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 

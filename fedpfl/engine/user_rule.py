@@ -43,7 +43,7 @@ class UserRule:
         self._first: np.ndarray | None = np.array(rule.shared)
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}
-        self._weights = math.nan  # their sum in a round; none before the first one
+        self._weights: list[float] = []  # of a round
         for hook in HOOKS:
             setattr(rule, hook, self._guarded(hook))
         if isinstance(rule, Mean):
@@ -55,7 +55,7 @@ class UserRule:
 
         def called(*arguments: Any, **named: Any) -> Any:
             kind = RETURNED.get(hook, object)
-            if hook == "finish" and self._weights == 0:
+            if hook == "finish" and self._weights and not any(self._weights):
                 raise ConfigError("method", f"{self._name}.weight", "returns 0 for every client of the round")
             # Messages are made in any order, and again: none may change what the next one has.
             with self._shared_kept() if kind is not object else nullcontext():
@@ -67,7 +67,7 @@ class UserRule:
                 allowed = f"returns the config {min(taken)!r}, which is a name of fedpfl's own in messages"
                 raise ConfigError("method", where, allowed)
             if hook == "begin":
-                self._weights = math.nan
+                self._weights.clear()
             if hook in _VECTORS:
                 self._require_vector(where, _VECTORS[hook], self._rule.shared if hook == "finish" else result)
             if hook == "finish":
@@ -85,7 +85,7 @@ class UserRule:
             number = float(result) if isinstance(result, Real) else math.nan
             if not 0 <= number < math.inf:
                 raise ConfigError("method", where, f"returns {result!r}, and must return a number of at least 0")
-            self._weights = number + (0 if math.isnan(self._weights) else self._weights)
+            self._weights.append(number)
             return number
 
         return called

@@ -262,7 +262,7 @@ class _Reading:
             said = f"images of mode {x.mode} become RGB; np.asarray(image) in their place keeps all channels"
             self._said.update({} if x.mode in _KEPT else {said: None})
             x = self._asked(f"x of {what}", pixels_of, x, where, where)
-        # A buffer that a data set fills again for each sample would else hold the last one for all.
+        # Copies, because a data set may fill one buffer again for each sample.
         return np.array(array(x, where)), np.array(y)
 
     def _add(self, x: np.ndarray, y: np.ndarray, number: int) -> None:

@@ -6,14 +6,17 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 pytest.importorskip("ansible", reason="ansible-core is not installed (make install)")
 
@@ -35,10 +38,32 @@ TRANSFERS = {f"ansible.builtin.{name}" for name in ("copy", "template", "fetch",
 SECRETS = re.compile("fedpfl_keys|/etc/fedpfl/(keys|local)|/passwords/")
 
 
-def run(*command):
-    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run(*command, code=0, **environment):
+    """Run one of Ansible's commands, which must end with this exit code; return what it prints."""
+    variables = {**ENVIRONMENT, **environment}
+    done = subprocess.run(command, cwd=FOLDER, env=variables, capture_output=True, text=True, timeout=280)
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
+
+
+def play(place, plays, *options, inventory=EXAMPLE, **how):
+    """Apply plays to this machine, which they take for the bench of the example; return what Ansible prints."""
+    common = {"gather_facts": False, "connection": "local"}
+    (place / "play.yml").write_text(json.dumps([{**common, **one} for one in plays]))
+    return run("ansible-playbook", "-i", inventory, *options, place / "play.yml", **how)
+
+
+def tasks():
+    """Yield the path of each file of tasks and each task in it, those in blocks too."""
+
+    def flat(entries):
+        for entry in entries:
+            for key in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks"):
+                yield from flat(entry.get(key, []))
+            yield entry
+
+    for path in sorted([*FOLDER.glob("*.yml"), *FOLDER.glob("roles/*/tasks/*.yml")]):
+        yield from ((path, task) for task in flat(yaml.safe_load(path.read_text())))
 
 
 def test_ansible_accepts_the_playbooks():
@@ -62,50 +87,41 @@ def test_only_modules_of_ansible_core_are_used():
 
 
 def test_ansible_is_one_that_boards_with_python_3_6_understand():
-    version = run("ansible", "--version").split("core ")[1].split("]")[0]
-    assert (2, 15) <= tuple(int(part) for part in version.split(".")[:2]) < (2, 17)
+    assert (2, 15) <= Version(version("ansible-core")).release[:2] < (2, 17)
 
 
-def test_the_example_is_the_paper_s_testbed():
-    hosts = json.loads(run("ansible-inventory", "-i", EXAMPLE, "--list"))
-    clients = [hosts["_meta"]["hostvars"][name]["fedpfl_clients"] for name in hosts["devices"]["hosts"]]
-    assert hosts["server"]["hosts"] == ["laptop"]
-    assert [len(each) for each in clients] == [3] * 10
-    assert sorted(client for each in clients for client in each) == list(range(30))
-
-
-def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
-    """Every variable in the units has a value in the templates, for a client with data of its own too."""
-    play = [{
-        "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
-        "vars": {
-            "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4,
-            "device_position": 1,
-            "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"], "most": {"threads": 2}},
-            "fedpfl_superlink_state": "memory",
-        },
+@pytest.fixture
+def templates(tmp_path):
+    """A play that writes the files of services into a folder: of a device with data of its own, and of the server."""
+    (task,) = (task for _, task in tasks() if task["name"] == "Policy of the device")
+    validate = task["ansible.builtin.template"]["validate"].replace("/opt/fedpfl/venv/bin/python -I", sys.executable)
+    names = {"device.env": "device", "supernode.env": "device", "policy.toml": "device", "server.env": "broker"}
+    written = {
+        name: {"src": f"{FOLDER}/roles/{role}/templates/{name}.j2", "dest": f"{tmp_path}/{name}"}
+        for name, role in names.items()
+    }
+    written["policy.toml"]["validate"] = validate
+    variables = {
+        "fedpfl_client_data": {4: "/srv/my data.npz", 9: "/srv/another device's.npz"}, "item": 4, "device_position": 1,
+        "fedpfl_policy": {"personal-arrays": True, "methods": ["fedavg", "fedper"], "most": {"threads": 2}},
+        "fedpfl_superlink_state": "memory", "ansible_python_interpreter": sys.executable,
+    }  # fmt: skip
+    return {
+        "hosts": "nano-2", "roles": ["fedpfl"], "vars": variables,
         "vars_files": [f"{FOLDER}/roles/device/vars/main.yml"],
-        "tasks": [
-            {
-                "ansible.builtin.template": {
-                    "src": f"{FOLDER}/roles/{role}/templates/{name}.j2", "dest": f"{tmp_path}/{name}",
-                },
-                "vars": {"ansible_python_interpreter": sys.executable},
-            }
-            for role, name in (
-                ("device", "device.env"), ("device", "supernode.env"), ("device", "policy.toml"),
-                ("broker", "server.env"),
-            )
-        ] + [{"ansible.builtin.copy": {"content": "{{ fedpfl_boards | to_json }}", "dest": f"{tmp_path}/boards.json"}}],
-    }]  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps(play))
-    run("ansible-playbook", "-i", EXAMPLE, tmp_path / "play.yml")
+        "tasks": [{"ansible.builtin.template": file} for file in written.values()],
+    }  # fmt: skip
+
+
+def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path, templates):
+    """Every variable in the units has a value in the templates, for a client with data of its own too."""
+    boards = {"ansible.builtin.copy": {"content": "{{ fedpfl_boards | to_json }}", "dest": f"{tmp_path}/boards.json"}}
+    templates["tasks"].append(boards)
+    play(tmp_path, [templates])
     values = {}
     for path in tmp_path.glob("*.env"):
         values[path.name] = dict(line.split("=", 1) for line in path.read_text().splitlines() if line[:1].isalpha())
-    assert values["supernode.env"] == {
-        "PORT": "9095", "NODE_CONFIG": "partition-id=4 data='/srv/my data.npz'",
-    }  # fmt: skip
+    assert values["supernode.env"] == {"PORT": "9095", "NODE_CONFIG": "partition-id=4 data='/srv/my data.npz'"}
     assert values["device.env"]["DEVICE"] == "nano-2"
     assert values["server.env"]["DATABASE"] == ""
     assert Path(values["server.env"][VARIABLE]).name == "boards.json"
@@ -123,30 +139,12 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path):
         assert set(re.findall(r"\$\{(\w+)\}", unit.read_text())) <= names, unit.name
 
 
-def test_a_policy_that_no_worker_could_read_does_not_replace_the_one_in_force(tmp_path):
-    role = FOLDER / "roles/device"
-    (task,) = (one for _, one in tasks() if one["name"] == "Policy of the device")
-    template = {key: value for key, value in task["ansible.builtin.template"].items() if key not in ("owner", "group")}
-    template |= {"src": f"{role}/templates/policy.toml.j2", "dest": f"{tmp_path}/policy.toml"}
-    template["validate"] = template["validate"].replace("/opt/fedpfl/venv/bin/python -I", sys.executable)
-    play = [{
-        "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
-        "vars_files": [f"{role}/vars/main.yml"], "tasks": [{"ansible.builtin.template": template}],
-        "vars": {"ansible_python_interpreter": sys.executable},
-    }]  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps(play))
-    run("ansible-playbook", "-i", EXAMPLE, tmp_path / "play.yml")
-    before = (tmp_path / "policy.toml").read_bytes()
-    with pytest.raises(AssertionError, match="there is no key 'personal_arrays'; did you mean personal-arrays"):
-        run(
-            "ansible-playbook",
-            "-i",
-            EXAMPLE,
-            "-e",
-            '{"fedpfl_policy": {"personal_arrays": true}}',
-            tmp_path / "play.yml",
-        )
-    assert (tmp_path / "policy.toml").read_bytes() == before
+def test_a_policy_that_no_worker_could_read_does_not_replace_the_one_in_force(tmp_path, templates):
+    (tmp_path / "policy.toml").write_text("in force")
+    templates["tasks"] = [task for task in templates["tasks"] if "policy" in task["ansible.builtin.template"]["dest"]]
+    output = play(tmp_path, [templates], "-e", '{"fedpfl_policy": {"personal_arrays": true}}', code=2)
+    assert "there is no key 'personal_arrays'; did you mean personal-arrays" in output
+    assert (tmp_path / "policy.toml").read_text() == "in force"
 
 
 def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restarted(tmp_path):
@@ -155,9 +153,8 @@ def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restart
         "#!/bin/sh\nprintf 'ActiveEnterTimestampMonotonic='; cat \"$HOME/$3\" 2> /dev/null || echo 0\n"
     )
     (tmp_path / "systemctl").chmod(0o755)
-    task = {"ansible.builtin.include_role": {"name": "common", "tasks_from": "in_force"}}
-    play = [{
-        "hosts": "laptop", "gather_facts": False, "connection": "local", "tasks": [task],
+    looks = {
+        "hosts": "laptop", "tasks": [{"ansible.builtin.include_role": {"name": "common", "tasks_from": "in_force"}}],
         "vars": {
             "ansible_python_interpreter": sys.executable, "common_services": ["broker", "never", "worker"],
             "common_reads": [f"{tmp_path}/no-such-file", f"{tmp_path}/key-*"], "common_restart": "Restart them",
@@ -165,23 +162,20 @@ def test_a_service_that_is_older_than_what_it_reads_is_named_until_it_is_restart
         "handlers": [{
             "name": "Restart them", "ansible.builtin.debug": {"msg": "restarts {{ common_old.stdout_lines }}"},
         }],
-    }]  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps(play))
-    settings = {**ENVIRONMENT, "PATH": f"{tmp_path}:{PATH}", "HOME": str(tmp_path), "TZ": "Asia/Jerusalem"}
-
-    def restarted():
-        command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml"]
-        done = subprocess.run(command, cwd=FOLDER, env=settings, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return re.findall(r"restarts \[(.*)\]", done.stdout)
-
+    }  # fmt: skip
     started = time.monotonic()
     (tmp_path / "key-1").touch()
     for service, later in (("broker", -0.2), ("worker", 0.2)):
         (tmp_path / service).write_text(str(round((started + later) * 1e6)))
-    assert restarted() == ["'broker'"]
-    (tmp_path / "broker").write_text(str(round((started + 0.2) * 1e6)))
-    assert restarted() == []
+    restart = {
+        "hosts": "laptop", "vars": {"ansible_python_interpreter": sys.executable},
+        "tasks": [{"ansible.builtin.copy": {
+            "content": str(round((started + 0.2) * 1e6)), "dest": f"{tmp_path}/broker",
+        }}],
+    }  # fmt: skip
+    places = {"PATH": f"{tmp_path}:{PATH}", "HOME": str(tmp_path), "TZ": "Asia/Jerusalem"}
+    output = play(tmp_path, [looks, restart, looks], "-e", "ansible_become=false", **places)
+    assert re.findall(r"restarts \[(.*)\]", output) == ["'broker'"]
 
 
 def test_boards_that_are_off_or_fail_on_the_way_are_named_at_the_end(tmp_path):
@@ -201,23 +195,8 @@ def test_boards_that_are_off_or_fail_on_the_way_are_named_at_the_end(tmp_path):
         {"ansible.builtin.import_playbook": f"{FOLDER}/boards.yml"}, {**devices, "post_tasks": post_tasks},
         {"ansible.builtin.import_playbook": f"{FOLDER}/boards_off.yml"},
     ]))  # fmt: skip
-    command = ["ansible-playbook", "-i", tmp_path / "inventory.yml", tmp_path / "play.yml"]
-    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
-    assert done.returncode != 0
-    assert "these did not answer, or failed: nano-2, nano-3." in " ".join(done.stdout.split()), done.stdout
-
-
-def tasks():
-    """Yield the path of each file of tasks and each task in it, those in blocks too."""
-
-    def flat(entries):
-        for entry in entries:
-            for key in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks"):
-                yield from flat(entry.get(key, []))
-            yield entry
-
-    for path in sorted([*FOLDER.glob("*.yml"), *FOLDER.glob("roles/*/tasks/*.yml")]):
-        yield from ((path, task) for task in flat(yaml.safe_load(path.read_text())))
+    output = run("ansible-playbook", "-i", tmp_path / "inventory.yml", tmp_path / "play.yml", code=2)
+    assert "these did not answer, or failed: nano-2, nano-3." in " ".join(output.split())
 
 
 def secret_tasks():
@@ -246,22 +225,27 @@ def test_a_task_that_handles_a_secret_shows_neither_its_content_nor_a_difference
     "mode", [pytest.param(["--check", "--diff"], marks=pytest.mark.thorough), ["--diff"]], ids=" ".join
 )
 def test_no_secret_is_in_the_output(tmp_path, mode):
-    """The tasks as they are, apart from places below another root and this test's user as owner."""
+    """The tasks as they are for a bench of two boards, apart from places below another root and this user as owner."""
+    bench = yaml.safe_load(EXAMPLE.read_text())
+    boards = bench["testbed"]["children"]["devices"]["hosts"]
+    for name in [*boards][2:]:
+        del boards[name]
+    (tmp_path / "bench.yml").write_text(json.dumps(bench))
     keys = tmp_path / "keys"
     prepare(keys, 0, ["192.168.1.10"])
-    prepare_passwords(keys, ["server", "watch", *(f"nano-{number}" for number in range(1, 11))])
-    play = {"hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"], "tasks": []}
+    prepare_passwords(keys, ["server", "watch", *boards])
+    secret = []
     for _, module, task in secret_tasks():
         arguments = {key: value for key, value in task[module].items() if key not in ("owner", "group")}
         arguments["dest"] = f"{tmp_path}/machine{arguments['dest']}"
         Path(arguments["dest"]).parent.mkdir(parents=True, exist_ok=True)
-        play["tasks"].append({key: value for key, value in task.items() if key != "notify"} | {module: arguments})
-    play["vars"] = {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    output = run("ansible-playbook", "-vvv", *mode, "-i", EXAMPLE, tmp_path / "play.yml")
+        secret.append({key: value for key, value in task.items() if key != "notify"} | {module: arguments})
+    variables = {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable}
+    about = {"hosts": "nano-2", "roles": ["fedpfl"], "vars": variables, "tasks": secret}
+    output = play(tmp_path, [about], "-vvv", *mode, inventory=tmp_path / "bench.yml")
     written = {path.name for path in (tmp_path / "machine").rglob("*") if path.is_file()}
-    secret = {"server.key", "superexec.secret", "broker.password", "server", "watch", "nano-10"}
-    assert written >= secret if mode == ["--diff"] else written == set()
+    wanted = {"server.key", "superexec.secret", "broker.password", "server", "watch", *boards}
+    assert written >= wanted if mode == ["--diff"] else written == set()
     for path in keys.rglob("*"):
         # Lines, because YAML and JSON quote them in their own ways.
         for line in path.read_bytes().splitlines() if path.is_file() and path.suffix not in (".pem", ".pub") else []:
@@ -281,8 +265,8 @@ def test_a_server_s_old_python_and_a_bundle_without_the_signature_that_the_inven
     python.write_text("#!/bin/sh\necho 3.10\n")
     python.chmod(0o755)
     signers = f"{{{{ '{tmp_path}/signers' if inventory_hostname == 'nano-2' else '' }}}}"
-    play = [{
-        "hosts": "laptop:nano-1:nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"],
+    about = {
+        "hosts": "laptop:nano-1:nano-2", "roles": ["fedpfl"],
         "tasks": [
             {"ansible.builtin.include_role": {"name": role, "tasks_from": tasks}, "when": f"inventory_hostname {where}"}
             for role, tasks, where in (("superlink", "python", "== 'laptop'"), ("common", "signed", "!= 'laptop'"))
@@ -291,14 +275,11 @@ def test_a_server_s_old_python_and_a_bundle_without_the_signature_that_the_inven
             "ansible_python_interpreter": sys.executable, "fedpfl_server_python": str(python),
             "fedpfl_bundle": f"{tmp_path}/bundle", "fedpfl_allowed_signers": signers,
         },
-    }]  # fmt: skip
-    (place / "play.yml").write_text(json.dumps(play))
-    command = ["ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", place / "play.yml"]
-    done = subprocess.run(command, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 2
-    assert f"{python} is Python 3.10; set fedpfl_server_python to" in done.stdout
-    assert f"{tmp_path}/bundle is not signed: it has no SHA256SUMS.sig" in done.stdout
-    failed = dict(re.findall(r"^(\S+) +: .*\bfailed=(\d)", done.stdout, re.M))
+    }  # fmt: skip
+    output = play(place, [about], "-e", "ansible_become=false", code=2)
+    assert f"{python} is Python 3.10; set fedpfl_server_python to" in output
+    assert f"{tmp_path}/bundle is not signed: it has no SHA256SUMS.sig" in output
+    failed = dict(re.findall(r"^(\S+) +: .*\bfailed=(\d)", output, re.M))
     assert failed == {"laptop": "1", "nano-1": "0", "nano-2": "1"}
 
 
@@ -309,36 +290,33 @@ def test_a_device_makes_its_keys_and_another_where_the_public_one_is_gone(tmp_pa
     for step in steps:
         for owner in ("owner", "group"):
             step.get("ansible.builtin.file", {}).pop(owner, None)
-    keys = tmp_path / "keys"
-    play = [{
-        "hosts": "nano-2", "gather_facts": False, "connection": "local", "roles": ["fedpfl"], "tasks": steps,
-        "vars": {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable},
-    }]  # fmt: skip
-    (tmp_path / "play.yml").write_text(json.dumps(play))
-    (tmp_path / "device").mkdir()
+    keys, device = tmp_path / "keys", tmp_path / "device"
     (keys / "nodes").mkdir(parents=True)
-
-    def played():
-        output = run("ansible-playbook", "-i", EXAMPLE, "-e", "ansible_become=false", tmp_path / "play.yml")
-        assert "PRIVATE KEY" not in output
-        public = {path.stem: path.read_text() for path in (keys / "nodes").iterdir()}
-        private = {path.name: path.read_bytes() for path in (tmp_path / "device").glob("node-?")}
-        assert {*public} == {"node-003", "node-004", "node-005"} and {*private} == {"node-3", "node-4", "node-5"}
-        for number in (3, 4, 5):
-            file = tmp_path / "device" / f"node-{number}"
-            assert file.stat().st_mode & 0o777 == 0o600
-            made = subprocess.run(["ssh-keygen", "-y", "-f", file], capture_output=True, text=True, check=True).stdout
-            assert made.split()[:2] == public[f"node-{number:03d}"].split()
-        return private
-
-    first = played()
-    (keys / "nodes" / "node-004.pub").unlink()  # as after the SuperLink has taken the node out
-    (tmp_path / "device" / "node-5").unlink()  # as on a new card
-    second = played()
-    assert [name for name in first if first[name] != second[name]] == ["node-4", "node-5"]
-    (tmp_path / "device" / "node-3.pub").write_text("ecdsa-sha2-nistp384 AAAA\nsomething else\n")
-    with pytest.raises(AssertionError, match="must be a public key"):
-        played()
+    device.mkdir()
+    for number in (3, 4):
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", device / f"node-{number}"],
+            check=True,
+        )
+        shutil.copy(device / f"node-{number}.pub", keys / "nodes" / f"node-{number:03d}.pub")
+    (keys / "nodes" / "node-004.pub").rename(keys / "nodes" / "node-005.pub")  # 4 was taken out; 5 has a new card
+    before = [(device / f"node-{number}").read_bytes() for number in (3, 4)]
+    variables = {"fedpfl_keys": str(keys), "ansible_python_interpreter": sys.executable}
+    about = {"hosts": "nano-2", "roles": ["fedpfl"], "vars": variables, "tasks": steps}
+    assert "PRIVATE KEY" not in play(tmp_path, [about], "-e", "ansible_become=false")
+    assert [(device / f"node-{number}").read_bytes() == key for number, key in zip((3, 4), before, strict=True)] == [
+        True, False,
+    ]  # fmt: skip
+    public = {path.stem: path.read_text().split() for path in (keys / "nodes").iterdir()}
+    assert {*public} == {"node-003", "node-004", "node-005"}
+    for number in (3, 4, 5):
+        file = device / f"node-{number}"
+        assert file.stat().st_mode & 0o777 == 0o600
+        made = subprocess.run(["ssh-keygen", "-y", "-f", file], capture_output=True, text=True, check=True).stdout
+        assert made.split()[:2] == public[f"node-{number:03d}"]
+    (device / "node-3.pub").write_text("ecdsa-sha2-nistp384 AAAA\nsomething else\n")
+    about["vars"]["fedpfl_clients"] = [3]
+    assert "must be a public key" in play(tmp_path, [about], "-e", "ansible_become=false", code=2)
 
 
 def test_no_secret_is_in_the_repository():

@@ -10,7 +10,7 @@ import resource
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, run_federation
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation
 from waiting import HANG_SECONDS
 
 from fedpfl.bench.device import worker
@@ -18,6 +18,7 @@ from fedpfl.core.errors import FedpflError, LayoutError, printable
 from fedpfl.core.metric_bounds import DESCRIPTION, REPLY, require_description, require_metrics
 
 LIAR = 2
+FEW = {**FEW_SAMPLES, "model": "mlp", "num_server_rounds": 2, "local_epochs": 1}
 
 
 def lying(kind, change):
@@ -60,7 +61,7 @@ def metrics(**values):
 
 
 def run(tmp_path, grid, method="fedavg", nodes=4, **settings):
-    values = federation(tmp_path, nodes, method=method, **{"num_server_rounds": 2, "local_epochs": 1, **settings})
+    values = federation(tmp_path, nodes, method=method, **{**FEW, **settings})
     return run_federation(grid(nodes, values), values)
 
 
@@ -291,45 +292,41 @@ class Devices(LocalGrid):
         return reply
 
 
+class Changing(Devices):
+    """After round 1 node 100 is gone, and others are there; nodes with a number of ``broken`` answer nothing."""
+
+    def __init__(self, *args, after=(103,), broken=(), **kwargs):
+        super().__init__(*args, intercept=self.look, **kwargs)
+        self.after, self.broken = after, broken
+
+    def look(self, kind, client, payload):
+        if client in self.broken:
+            raise FedpflError("out of order")
+        if kind == "evaluate" and client == 2:
+            self.nodes = (101, 102, *self.after)
+
+
+def of_devices(tmp_path, method, rounds, **how):
+    """Run on devices that change; return the run's folder and the grid."""
+    values = federation(tmp_path, 3, **{**FEW, "method": method, "num_server_rounds": rounds, "check_after": 0.01})
+    grid = Changing(3, values, folders=tmp_path, **how)
+    return run_federation(grid, values), grid
+
+
 def test_another_node_does_not_get_the_number_of_a_client_that_is_away(tmp_path, caplog):
-    class Replaced(Devices):
-        """After round 1 node 100 is gone, and node 103 calls itself client 0."""
-
-        def get_node_ids(self):
-            return [101, 102, 103] if self.away else [100, 101, 102]
-
-        away = False
-
-    def after_round_1(kind, client, payload):
-        grid.away |= kind == "evaluate" and client == 2
-
-    values = federation(tmp_path, 3, method="fedamp", num_server_rounds=3, local_epochs=1, check_after=0.01)
-    false = {3: {"partition-id": 0, "place": 3}}
-    grid = Replaced(3, values, folders=tmp_path, intercept=after_round_1, node_config=false)
-    folder = run_federation(grid, values)
+    folder, grid = of_devices(tmp_path, "fedamp", 3, node_config={3: {"partition-id": 0, "place": 3}})
     assert "node 103 cannot take part: client = 0: another node has had this number" in caplog.text
     assert not [kind for kind, client, *_ in grid.log if client == 3 and kind != "query"]
     assert folder.metrics()[0]["clients"] == [0, 1, 2]
 
 
 def test_the_node_itself_comes_back_under_another_id(tmp_path):
-    class Restarted(Devices):
-        away = False
-
-        def get_node_ids(self):
-            return [101, 102, 103] if self.away else [100, 101, 102]
-
-    def after_round_1(kind, client, payload):
-        grid.away |= kind == "evaluate" and client == 2
-
-    values = federation(tmp_path, 3, method="fedamp", num_server_rounds=2, local_epochs=1, check_after=0.01)
-    grid = Restarted(3, values, folders=tmp_path, intercept=after_round_1, node_config={3: {"partition-id": 0}})
-    folder = run_federation(grid, values)
+    folder, _ = of_devices(tmp_path, "fedamp", 2, node_config={3: {"partition-id": 0}})
     assert folder.metrics()[1]["clients"] == [0, 1, 2]
 
 
 def test_a_resumed_run_knows_its_nodes(tmp_path, caplog):
-    values = federation(tmp_path, 3, method="fedper", num_server_rounds=1, local_epochs=1)
+    values = federation(tmp_path, 3, **{**FEW, "method": "fedper", "num_server_rounds": 1})
     folder = run_federation(Devices(3, values, folders=tmp_path), values)
     assert sorted(folder.task()["identities"]) == ["0", "1", "2"]
     secrets = [path.read_text().strip() for path in tmp_path.glob("device-*/*/*/secret")]
@@ -344,21 +341,8 @@ def test_a_resumed_run_knows_its_nodes(tmp_path, caplog):
 
 def test_a_broken_new_node_keeps_nobody_from_coming_back(tmp_path):
     """Nodes 103, which fails, and 104, which is client 0, appear when node 100 is gone."""
-
-    class Two(Devices):
-        away = False
-
-        def get_node_ids(self):
-            return [101, 102, 103, 104] if self.away else [100, 101, 102]
-
-    def after_round_1(kind, client, payload):
-        if client == 3:
-            raise FedpflError("out of order")
-        grid.away |= kind == "evaluate" and client == 2
-
-    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=3, local_epochs=1, check_after=0.01)
-    grid = Two(3, values, folders=tmp_path, intercept=after_round_1, node_config={4: {"partition-id": 0}})
-    folder = run_federation(grid, values)
+    how = {"after": (103, 104), "broken": (3,), "node_config": {4: {"partition-id": 0}}}
+    folder, grid = of_devices(tmp_path, "fedavg", 3, **how)
     assert [line["clients"] for line in folder.metrics()] == [[0, 1, 2]] * 3
     assert [client for kind, client, *_ in grid.log if kind == "query"].count(3) == 1
 

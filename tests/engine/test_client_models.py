@@ -18,7 +18,9 @@ from fedpfl.results.export import export_personal, personal_models, trained_mode
 from fedpfl.setup.config import Config
 
 KINDS = {"small": [64, 16], "deep": [64, 32, 16], "wide": [64, 20]}
-CHOSEN = {"model": "small", "client_models": "1:deep, 3-4:deep", "num_server_rounds": 2, **FEW_SAMPLES}
+CHOSEN = {
+    **FEW_SAMPLES, "model": "small", "client_models": "1:deep, 3-4:deep", "num_server_rounds": 2, "local_epochs": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -14,16 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import (
-    Clock,
-    LocalGrid,
-    arrays,
-    each_method,
-    federation,
-    quick,
-    run_federation,
-    simulate,
-)
+from support import FEW_SAMPLES, Clock, LocalGrid, arrays, each_method, federation, quick, run_federation, simulate
 from waiting import HANG_SECONDS
 
 import fedpfl
@@ -31,6 +22,18 @@ from fedpfl.core.errors import ConfigError, FedpflError, LayoutError, StateError
 from fedpfl.core.payload import Payload
 from fedpfl.results.round_line import in_words
 from fedpfl.results.summary import OUTCOME_KEYS, outcome
+
+FEW = {**FEW_SAMPLES, "method": "fedavg", "model": "mlp", "num_server_rounds": 1, "local_epochs": 1}
+
+
+def values_of(tmp_path, clients=4, **more):
+    """Return the run config of a round of FedAvg on few samples, unless more is said."""
+    return federation(tmp_path, clients, **{**FEW, **more})
+
+
+def small(tmp_path, clients, grid=None, **more):
+    """Run one; return its folder."""
+    return simulate(tmp_path, clients, grid, **{**FEW, **more})
 
 
 def test_what_clients_say_of_their_data_is_noted(tmp_path):
@@ -44,7 +47,7 @@ def test_what_clients_say_of_their_data_is_noted(tmp_path):
 
 
 def test_settings_of_other_methods_are_noted(tmp_path):
-    values = {**federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1), "ditto-pull": 3.0}
+    values = {**values_of(tmp_path, 2), "ditto-pull": 3.0}
     (said,) = run_federation(LocalGrid(2, values), values).task()["remarks"]
     assert said.endswith("which fedavg does not use: ditto-pull of ditto")
 
@@ -69,16 +72,17 @@ def dying(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return replace(self, target)
 pathlib.Path.replace = dying
-values = federation(pathlib.Path(sys.argv[1]), 3, method="feddecomp", threads=1, num_server_rounds=4)
+values = federation(pathlib.Path(sys.argv[1]), 3, **eval(sys.argv[2]))
 run_federation(LocalGrid(3, values, intercept=intercept), values)
 """
 
 
 def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_path):
-    settings = {"method": "feddecomp", "threads": 1, "num_server_rounds": 4}
+    settings = {**FEW, "method": "feddecomp", "threads": 1, "local_epochs": 2, "feddecomp_lora_epochs": 1}
+    settings["num_server_rounds"] = 4
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     killed = subprocess.Popen(
-        [sys.executable, "-c", KILLED, tmp_path / "killed"], env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-c", KILLED, tmp_path / "killed", repr(settings)], env={**os.environ, "PYTHONPATH": path}
     )
     whole = simulate(tmp_path / "whole", 3, **settings)
     assert killed.wait(HANG_SECONDS) == -signal.SIGKILL
@@ -98,13 +102,13 @@ def test_every_method_learns_and_personalised_clients_do_better_than_guessing(tm
 
 
 def test_bytes_are_those_of_the_messages(tmp_path):
-    vector, settings = 4 * 13706, {"num_server_rounds": 1, "local_epochs": 1, "evaluate_every": 0}
+    vector, settings = 4 * 13706, {"evaluate_every": 0, "model": "small-cnn"}
     for of_method, up, down in (
         ({"method": "fedavg"}, 3 * vector, 6 * vector),  # training and the evaluation after the last round
         ({"method": "fedavg", "wire_dtype": "float16"}, 1.5 * vector, 3 * vector),
         ({"method": "local"}, 0, 0),
     ):
-        run = simulate(tmp_path / "-".join(of_method.values()), 3, **settings, **of_method)
+        run = small(tmp_path / "-".join(of_method.values()), 3, **settings, **of_method)
         assert up <= outcome(run)["bytes_up"] <= 1.02 * up + 5000
         assert down <= outcome(run)["bytes_down"] <= 1.02 * down + 5000
         assert ("global" in run.metrics()[0]) == (of_method["method"] == "fedavg")
@@ -113,54 +117,54 @@ def test_bytes_are_those_of_the_messages(tmp_path):
 
 @pytest.mark.parametrize(("every", "rounds"), [(1, [1, 2, 3]), (2, [2, 3]), (0, [3])])
 def test_clients_are_tested_when_asked_and_after_the_last_round(tmp_path, every, rounds):
-    run = simulate(tmp_path, 2, method="fedavg", evaluate_every=every)
+    run = small(tmp_path, 2, num_server_rounds=3, evaluate_every=every)
     assert [line["round"] for line in run.metrics() if "personalised" in line] == rounds
 
 
 def test_the_model_that_a_client_has_just_trained_is_tested_when_asked(tmp_path):
     settings = {"num_server_rounds": 2, "fraction_train": 0.5, "evaluate_trained": True}
-    alone = simulate(tmp_path / "local", 4, method="local", **settings).metrics()
+    alone = small(tmp_path / "local", 4, method="local", **settings).metrics()
     for line in alone:  # nothing happens to these models between training and the test of all
         assert line["trained"]["each"] == {str(i): line["personalised"]["each"][str(i)] for i in line["clients"]}
-    mixed = simulate(tmp_path / "fedavg", 4, method="fedavg", **settings)
+    mixed = small(tmp_path / "fedavg", 4, **settings)
     assert all(line["trained"]["each"].keys() == {str(i) for i in line["clients"]} for line in mixed.metrics())
     assert any(line["trained"]["each"][i] != line["personalised"]["each"][i]
                for line in mixed.metrics() for i in line["trained"]["each"])  # fmt: skip
-    without = simulate(tmp_path / "without", 4, method="fedavg", **{**settings, "evaluate_trained": False})
+    without = small(tmp_path / "without", 4, **{**settings, "evaluate_trained": False})
     assert not any("trained" in line for line in without.metrics())
     assert (without.path / "global.safetensors").read_bytes() == (mixed.path / "global.safetensors").read_bytes()
 
 
 def test_a_model_that_is_adapted_for_its_test_is_so_right_after_training(tmp_path):
     # With a single client the mean is what it has trained.
-    settings = {"num_server_rounds": 1, "local_epochs": 1, "evaluate_trained": True}
-    (line,) = simulate(tmp_path / "a", 1, method="fedbabu", **settings).metrics()
+    settings = {"evaluate_trained": True}
+    (line,) = small(tmp_path / "a", 1, method="fedbabu", **settings).metrics()
     assert line["trained"] == line["personalised"]
-    (without,) = simulate(tmp_path / "b", 1, method="fedbabu", fedbabu_tuning_epochs=0, **settings).metrics()
+    (without,) = small(tmp_path / "b", 1, method="fedbabu", fedbabu_tuning_epochs=0, **settings).metrics()
     assert without["trained"]["loss"] > line["trained"]["loss"]
 
 
 def test_a_run_is_neither_overwritten_nor_resumed_as_another(tmp_path):
-    run = simulate(tmp_path, 3, method="fedavg", num_server_rounds=1, local_epochs=1)
-    longer = {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1, "resume": True}
+    run = small(tmp_path, 3)
+    longer = {"num_server_rounds": 2, "resume": True}
     for clients, changes, message in (
         (3, {"resume": False}, "run-name = 'run': a run of this name is in"),
         (3, {"learning_rate": 0.5}, "learning-rate = 0.5: the run to resume used"),
         (2, {}, "clients = 2: the run to resume had 3"),
     ):
         with pytest.raises(ConfigError, match=message):
-            simulate(tmp_path, clients, **{**longer, **changes})
-    simulate(tmp_path, 3, **longer)
+            small(tmp_path, clients, **{**longer, **changes})
+    small(tmp_path, 3, **longer)
     assert run.config()["num-server-rounds"] == 2
 
 
 def test_a_deleted_run_s_personal_arrays_do_not_come_back(tmp_path):
     import shutil
 
-    first = simulate(tmp_path, 2, method="local", num_server_rounds=3)
+    first = small(tmp_path, 2, method="local", num_server_rounds=3)
     shutil.rmtree(first.path)
-    again = simulate(tmp_path, 2, method="local", num_server_rounds=1)
-    fresh = simulate(tmp_path / "fresh", 2, method="local", num_server_rounds=1)
+    again = small(tmp_path, 2, method="local")
+    fresh = small(tmp_path / "fresh", 2, method="local")
     assert again.metrics()[0]["personalised"] == fresh.metrics()[0]["personalised"]
 
 
@@ -180,12 +184,12 @@ def test_resume_refuses_data_that_are_divided_otherwise(tmp_path):
 
 def test_a_run_that_goes_on_is_not_resumed_beside(tmp_path):
     seen = []
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1)
+    values = values_of(tmp_path, 2, num_server_rounds=2)
 
     def resume(kind, client, payload):
         if kind == "train" and payload.config["round"] == 2:
             with pytest.raises(StateError, match="runs/run: the run is active in another process"):
-                simulate(tmp_path, 2, method="fedavg", num_server_rounds=2, local_epochs=1, resume=True)
+                small(tmp_path, 2, num_server_rounds=2, resume=True)
             seen.append(client)
 
     folder = run_federation(LocalGrid(2, values, intercept=resume), values)
@@ -198,29 +202,30 @@ def test_a_run_that_goes_on_is_not_resumed_beside(tmp_path):
 def test_a_round_s_line_is_on_the_disk_before_its_checkpoint(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()))
-    simulate(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    small(tmp_path, 2)
     names = [path.name for path in synced]
     line = names.index("metrics.jsonl")
     assert names[line + 1].startswith(".round-000001.safetensors")
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path):
-    simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=2, feddecomp_lora_epochs=1)
-    longer = simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1, resume=True)
-    whole = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=4, feddecomp_lora_epochs=1)
+    settings = {"method": "feddecomp", "local_epochs": 2, "feddecomp_lora_epochs": 1}
+    small(tmp_path / "a", 2, num_server_rounds=2, **settings)
+    longer = small(tmp_path / "a", 2, num_server_rounds=4, resume=True, **settings)
+    whole = small(tmp_path / "b", 2, num_server_rounds=4, **settings)
     assert_identical(arrays(longer, tmp_path / "a"), arrays(whole, tmp_path / "b"))
 
 
 def test_lost_personal_state_is_an_error_not_a_fresh_start(tmp_path):
-    simulate(tmp_path, 2, method="local", num_server_rounds=1)
+    small(tmp_path, 2, method="local")
     for path in (tmp_path / "state").rglob("client-00001/*"):
         path.unlink()
-    run = simulate(tmp_path, 2, method="local", num_server_rounds=2, resume=True)
+    run = small(tmp_path, 2, method="local", num_server_rounds=2, resume=True)
     assert "round-000001.safetensors: cannot be read" in run.metrics()[1]["failed"]["1"]
 
 
 def test_a_failing_client_is_recorded_and_the_others_go_on(tmp_path):
-    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2, local_epochs=1)
+    values = values_of(tmp_path, 3, num_server_rounds=2)
 
     def fail(kind, client, payload):
         if kind == "train" and client == 1 and payload.config["round"] == 1:
@@ -232,7 +237,7 @@ def test_a_failing_client_is_recorded_and_the_others_go_on(tmp_path):
 
 
 def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path):
-    values = federation(tmp_path, 2, method="fedavg")
+    values = values_of(tmp_path, 2)
 
     def fail(kind, client, payload):
         if kind == "train":
@@ -246,7 +251,7 @@ def test_a_round_without_any_reply_ends_the_run_with_the_clients_words(tmp_path)
 @pytest.mark.parametrize("silent", [{"train", "evaluate"}, {"evaluate"}])
 def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, monkeypatch):
     Clock.of_the_server(monkeypatch)
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1, round_timeout=0.6)
+    values = values_of(tmp_path, 2, round_timeout=0.6)
 
     class Dead(LocalGrid):
         def arriving(self, kind, client, reply):
@@ -262,7 +267,7 @@ def test_both_halves_of_a_round_share_the_timeout(tmp_path, silent, monkeypatch)
 def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_path):
     from flwr.app import Error, Message
 
-    values = federation(tmp_path, 3, method="fedavg", num_server_rounds=2)
+    values = values_of(tmp_path, 3, num_server_rounds=2)
 
     class Dead(LocalGrid):
         def arriving(self, kind, client, reply):
@@ -278,7 +283,7 @@ def test_an_error_that_the_superlink_makes_for_a_dead_node_is_the_client_s(tmp_p
 
 
 def test_messages_that_cannot_be_sent_are_failures_at_once(tmp_path):
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    values = values_of(tmp_path, 2)
 
     class Full(LocalGrid):
         def push_messages(self, messages):
@@ -329,7 +334,7 @@ ODD_NUMBERS = {
     ("kind", "key", "value"), [(kind, *odd) for kind, numbers in ODD_NUMBERS.items() for odd in numbers]
 )
 def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, value):
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    values = values_of(tmp_path, 2)
     line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
     assert line["failed"]["1"].startswith(f"its reply says {key} = ")
     assert line["clients"] == ([0] if kind == "train" else [0, 1])
@@ -345,7 +350,7 @@ def test_a_reply_with_odd_numbers_is_the_client_s_failure(tmp_path, kind, key, v
     ],
 )  # fmt: skip
 def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts(tmp_path, caplog, kind, key, value):
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    values = values_of(tmp_path, 2)
     line = run_federation(spoiling(kind, number(key, value))(2, values), values).metrics()[0]
     assert "failed" not in line
     assert (line["clients"], list(line["personalised"]["each"])) == ([0, 1], ["0", "1"])
@@ -359,7 +364,7 @@ def test_odd_numbers_that_a_reply_need_not_have_are_left_out_and_the_rest_counts
 
 def test_who_has_only_flower_s_log_sees_the_accuracies_of_every_round(tmp_path, caplog):
     caplog.set_level("INFO", logger="flwr")
-    folder = simulate(tmp_path, 2, grid=LocalGrid, method="fedavg", num_server_rounds=2, local_epochs=1)
+    folder = small(tmp_path, 2, grid=LocalGrid, num_server_rounds=2)
     assert [message for message in caplog.messages if message.startswith("fedpfl: round ")] == [
         f"fedpfl: round {line['round']} of 2: {in_words(line)}" for line in folder.metrics()
     ]
@@ -367,7 +372,7 @@ def test_who_has_only_flower_s_log_sees_the_accuracies_of_every_round(tmp_path, 
 
 @pytest.mark.parametrize("data", [NOT_AN_ARRAY, b"", b"PK\x05\x06" + bytes(18)])
 def test_a_reply_whose_arrays_cannot_be_read_is_the_client_s_failure(tmp_path, data):
-    values = federation(tmp_path, 2, method="fedavg", num_server_rounds=1, local_epochs=1)
+    values = values_of(tmp_path, 2)
 
     def spoil(content):
         content.array_records["arrays"]["shared"].data = data
@@ -379,7 +384,7 @@ def test_a_reply_whose_arrays_cannot_be_read_is_the_client_s_failure(tmp_path, d
 
 def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
     with pytest.raises(FedpflError, match=r"the training diverged in round 1; a smaller learning-rate may help"):
-        simulate(tmp_path, 2, method="local", learning_rate=1e30)
+        small(tmp_path, 2, method="local", learning_rate=1e30)
     assert list((tmp_path / "state").rglob("*.safetensors")) == []
 
     class Hopeless(fedpfl.Method):
@@ -394,24 +399,24 @@ def test_diverged_training_is_neither_sent_nor_kept(tmp_path):
 def test_a_server_that_diverges_ends_the_run_before_clients_are_named(tmp_path):
     said = "round 1: the rule GeneratedModels has made values of .* that are not finite from finite replies"
     with pytest.raises(FedpflError, match=said):
-        simulate(tmp_path, 2, method="pfedhn", pfedhn_learning_rate=1e30)
+        small(tmp_path, 2, method="pfedhn", pfedhn_learning_rate=1e30)
     assert list((tmp_path / "runs").rglob("checkpoint*/*.safetensors")) == []
 
 
 def test_another_number_of_nodes_than_clients_is_one_clear_line(tmp_path):
     with pytest.raises(FedpflError, match=r"num-clients = 5: this federation has 2 nodes; use 2 or 0"):
-        simulate(tmp_path, 2, LocalGrid, num_clients=5)
+        small(tmp_path, 2, LocalGrid, num_clients=5)
 
 
 def test_two_nodes_with_one_partition_are_refused(tmp_path):
-    values = federation(tmp_path, 2)
+    values = values_of(tmp_path, 2)
     with pytest.raises(FedpflError, match=r"1 of 2 .*node 101: partition-id = 0: node 100 has it"):
         run_federation(LocalGrid(2, values, node_config={1: {"partition-id": 0}}), values)
 
 
 def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch):
     Clock.of_the_server(monkeypatch)
-    values = federation(tmp_path, 2, node_timeout=2.0)
+    values = values_of(tmp_path, 2, node_timeout=2.0)
     nodes = {i: {"num-partitions": 5} for i in range(3)}
     message = (
         r"2 of 5 clients connected within node-timeout = 2 s, at least 3 are needed \(min-clients\); missing: 2, 3, 4"
@@ -419,7 +424,7 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
     with pytest.raises(FedpflError, match=message):
         run_federation(LocalGrid(2, values, node_config=nodes), values)
     # More than half are enough unless somebody says otherwise, and who is missing is told.
-    values = federation(tmp_path / "more", 2, node_timeout=2.0)
+    values = values_of(tmp_path / "more", 2, node_timeout=2.0)
     (tmp_path / "boards.json").write_text('{"nano-1": [0, 1, 2, 3], "nano-2": [4]}')
     monkeypatch.setenv("FEDPFL_BOARDS", str(tmp_path / "boards.json"))
     folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
@@ -429,15 +434,15 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("clients", [2, 3])
 def test_a_client_with_another_model_is_named_before_round_1_and_left_out_where_enough_remain(tmp_path, clients):
-    values = federation(tmp_path, clients, method="fedavg", num_server_rounds=1, local_epochs=1)
+    values = values_of(tmp_path, clients)
 
     def other(content):
         config = content.config_records["config"]
-        config["layout"] = config["layout"].replace("base.conv1.weight", "base.conv9.weight")
+        config["layout"] = config["layout"].replace("base.fc1.weight", "base.fc9.weight")
 
     grid = spoiling("query", other)(clients, values)
     if clients == 2:
-        with pytest.raises(LayoutError, match=r"client 1: has another model: array 'base.conv9.weight'"):
+        with pytest.raises(LayoutError, match=r"client 1: has another model: array 'base.fc9.weight'"):
             run_federation(grid, values)
         return
     folder = run_federation(grid, values)
@@ -450,7 +455,7 @@ def test_a_node_with_its_number_alone_serves_runs_of_any_number_of_clients(tmp_p
     from fedpfl.client.message_handler import handle
 
     for clients in (2, 3):
-        values = {**federation(tmp_path), "num-clients": clients}
+        values = {**values_of(tmp_path), "num-clients": clients}
         answer = handle("query", Payload({"state-key": "a-1"}), values, {"partition-id": 1})
         assert (answer.config["num-clients"], answer.config["client"]) == (clients, 1)
     with pytest.raises(ConfigError, match="partition-id = 2: must be below num-clients = 2"):
@@ -473,11 +478,11 @@ def test_a_node_without_partition_is_told_what_it_needs(tmp_path, node_config, m
     from fedpfl.client.message_handler import handle
 
     with pytest.raises(ConfigError, match=message):
-        handle("query", Payload(), federation(tmp_path), node_config)
+        handle("query", Payload(), values_of(tmp_path), node_config)
 
 
 def test_clients_that_divide_the_data_differently_are_refused(tmp_path):
-    values = federation(tmp_path, 3, method="fedavg", min_clients=3)
+    values = values_of(tmp_path, 3, min_clients=3)
 
     def other(content):
         content.config_records["config"]["division"] += 1

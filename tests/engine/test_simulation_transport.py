@@ -32,11 +32,11 @@ from fedpfl.rules import Rule, running_mean
 from fedpfl.setup.config import Config
 
 CLIENTS = 4
+FEW = {**FEW_SAMPLES, "model": "mlp", "num_server_rounds": 2, "local_epochs": 1, "threads": 1}
 
 
 def settings(tmp_path, name, **options):
-    quick = {"method": "fedavg", "num_clients": CLIENTS, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **options}
-    return federation(tmp_path / name, CLIENTS, **quick)
+    return federation(tmp_path / name, CLIENTS, **{**FEW, "method": "fedavg", "num_clients": CLIENTS, **options})
 
 
 def run(tmp_path, name, workers=2, printed=None, start=None, **options):
@@ -84,7 +84,7 @@ def train(monkeypatch):
 
 
 def test_workers_that_start_from_nothing_give_the_same_bits(tmp_path, undisturbed):
-    assert result(run(tmp_path, "run", start="spawn")) == undisturbed
+    assert result(run(tmp_path, "run", 1, start="spawn")) == undisturbed
 
 
 def test_clients_that_are_tested_in_turn_load_a_plain_model_once(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_float16_and_sparse_arrays_travel_alike(tmp_path):
 value = st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(min_size=1, max_size=40)
 array = hnp.arrays(
     st.sampled_from([np.float32, np.float16, np.uint8, np.int64]),
-    hnp.array_shapes(min_dims=1, max_side=300, max_dims=2),
+    hnp.array_shapes(min_dims=1, max_side=40, max_dims=2),
 )
 
 
@@ -261,9 +261,7 @@ MANY = 7
 
 
 def of_many(folder, **options):
-    return federation(
-        folder, MANY, **{"num_clients": MANY, "num_server_rounds": 2, "threads": 1, **FEW_SAMPLES, **options}
-    )
+    return federation(folder, MANY, **{**FEW, "num_clients": MANY, **options})
 
 
 def many(tmp_path, name, workers=2, **options):
@@ -393,8 +391,8 @@ def test_of_a_group_only_the_client_is_left_out_whose_worker_dies_each_time(
     assert attempts.read_text().count("x") >= 3
 
 
-def test_a_thousand_clients_take_part_in_a_round(tmp_path, added):
-    clients, rng = 1_000, np.random.default_rng(0)
+def test_hundreds_of_clients_take_part_in_a_round(tmp_path, added):
+    clients, rng = 640, np.random.default_rng(0)
     x, y = rng.normal(size=(4 * clients, 4)).astype(np.float32), np.arange(4 * clients) % 2
     np.savez(tmp_path / "table.npz", x=x, y=y)
     values = federation(
@@ -404,4 +402,4 @@ def test_a_thousand_clients_take_part_in_a_round(tmp_path, added):
     with SimulationTransport(Config.parse(values), 2) as transport:
         (line,) = run_federation(transport, values).metrics()
     assert len(line["clients"]) == len(line["personalised"]["each"]) == clients
-    assert sum(map(len, added)) == clients > 5 * len(added)
+    assert sum(map(len, added)) == clients == 5 * len(added)

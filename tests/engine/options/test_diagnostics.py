@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support import rule, simulate, simulate_and_listen
+from support import FEW_SAMPLES, rule, simulate, simulate_and_listen
 
 from fedpfl.core.layout import Layout, decode
 from fedpfl.core.payload import Payload
@@ -72,7 +72,7 @@ def taus(path):
 
 def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
     settings = {"method": "feddecomp", "feddecomp_init": "code", "num_server_rounds": 2, "diagnostics": True}
-    folder, grid = simulate_and_listen(tmp_path, 3, **settings)
+    folder, grid = simulate_and_listen(tmp_path, 3, **settings, **FEW_SAMPLES)
     lines = folder.metrics()
     sent = [decode(reply.arrays["shared"]).astype(np.float64) for _, _, reply in grid.training()]
     means = [np.mean(sent[:3], axis=0), np.mean(sent[3:], axis=0)]
@@ -91,7 +91,7 @@ def test_feddecomp_s_distances_are_those_of_sigma_and_of_tau(tmp_path):
 
 @pytest.mark.parametrize("method", ["feddecomp", "fedamp"])
 def test_a_resumed_run_measures_the_same(tmp_path, method):
-    settings = {"method": method, "diagnostics": True, "local_epochs": 2, "fraction_train": 0.7}
+    settings = {"method": method, "diagnostics": True, "local_epochs": 2, "fraction_train": 0.7, **FEW_SAMPLES}
     whole = simulate(tmp_path / "whole", 3, num_server_rounds=3, **settings)
     simulate(tmp_path / "cut", 3, num_server_rounds=2, **settings)
     longer = simulate(tmp_path / "cut", 3, num_server_rounds=3, resume=True, **settings)
@@ -99,8 +99,9 @@ def test_a_resumed_run_measures_the_same(tmp_path, method):
 
 
 def test_measuring_changes_nothing_else(tmp_path):
-    plain = simulate(tmp_path / "a", 2, method="feddecomp", num_server_rounds=1)
-    measured = simulate(tmp_path / "b", 2, method="feddecomp", num_server_rounds=1, diagnostics=True)
+    settings = {"method": "feddecomp", "num_server_rounds": 1, **FEW_SAMPLES}
+    plain = simulate(tmp_path / "a", 2, **settings)
+    measured = simulate(tmp_path / "b", 2, diagnostics=True, **settings)
     arrays = [load_file(run.path / "global.safetensors") for run in (plain, measured)]
     assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
     assert set(plain.metrics()[0]["details"]) == {"tau-per-sigma"}
@@ -108,6 +109,6 @@ def test_measuring_changes_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(("method", "names"), [("local", {"personal-change"}), ("fedavg", {"drift", "shared-change"})])
 def test_what_a_method_has_not_is_not_measured(tmp_path, method, names):
-    settings = {"num_server_rounds": 2, "local_epochs": 1, "diagnostics": True}
+    settings = {"num_server_rounds": 2, "local_epochs": 1, "diagnostics": True, **FEW_SAMPLES}
     for line in simulate(tmp_path, 2, method=method, **settings).metrics():
         assert set(line["details"]) == {"gradients", *names}

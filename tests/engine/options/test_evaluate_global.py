@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.core.errors import ConfigError
 from fedpfl.core.layout import Layout
@@ -18,7 +18,7 @@ from fedpfl.training.loop import evaluate
 
 # Methods with personal arrays and no global model: one that shares nothing, one that shares a part.
 METHODS = [{"method": "local"}, {"method": "feddecomp", "feddecomp_variant": "reverse"}]
-QUICK = {"num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.05}
+QUICK = {**FEW_SAMPLES, "num_server_rounds": 2, "local_epochs": 2, "learning_rate": 0.05}
 
 
 def run(tmp_path, clients=3, grid=LocalGrid, **settings):

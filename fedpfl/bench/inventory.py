@@ -75,6 +75,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
+    "fedpfl_threads": (lambda value: type(value) is int and 1 <= value <= 1024, "must be 1 to 1024"),
     "fedpfl_client_data": (_is_mapping, "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (_is_mapping, "must be a mapping of the policy's keys to values"),

@@ -45,7 +45,8 @@ def threads_of(settings: TrainingSettings) -> int:
         allowed = f"must be at most {THREADS_A_CORE * cores}, {THREADS_A_CORE} for each core of this machine"
         raise ConfigError("threads", settings.threads, allowed)
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return settings.threads or (int(asked) if asked.isdecimal() and int(asked) else cores)
+    # By default as many as a simulation's clients have: the bits depend on it, and small models gain nothing from more.
+    return settings.threads or (int(asked) if asked.isdecimal() and int(asked) else 1)
 
 
 def _cores() -> int:

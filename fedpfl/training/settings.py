@@ -150,7 +150,7 @@ class TrainingSettings:
         tags="loop",
     )
     threads: int = setting(
-        0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS or all cores.",
+        0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS, or one.",
         minimum=0, maximum=1024, tags="free repeat both",
     )  # fmt: skip
 

@@ -155,6 +155,7 @@ MISTAKES = [
     (("vars", "fedpfl_install_options"), ["--swap", 1.5], "fedpfl_install_options: must be a list of texts"),
     (("vars", "fedpfl_rehearsed_board"), "pi", "fedpfl_rehearsed_board: must be nano, or '', not 'pi'"),
     (("vars", "fedpfl_rehearsed_network"), "slow", "fedpfl_rehearsed_network: must be a network or '', as in"),
+    (("vars", "fedpfl_threads"), "all", "fedpfl_threads: must be 1 to 1024"),
     (("vars", "fedpfl_model"), "it's", "fedpfl_model: must be a model or ''"),
     (("vars", "fedpfl_policy"), {"personal_arrays": True}, "no key 'personal_arrays'; did you mean personal-arrays?"),
     (("vars", "fedpfl_policy"), {"personal-arrays": "yes"}, "fedpfl_policy: personal-arrays = 'yes': must be true or"),

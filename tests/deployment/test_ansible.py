@@ -122,7 +122,7 @@ def test_settings_of_the_services_hold_what_their_units_ask_for(tmp_path, templa
     for path in tmp_path.glob("*.env"):
         values[path.name] = dict(line.split("=", 1) for line in path.read_text().splitlines() if line[:1].isalpha())
     assert values["supernode.env"] == {"PORT": "9095", "NODE_CONFIG": "partition-id=4 data='/srv/my data.npz'"}
-    assert values["device.env"]["DEVICE"] == "nano-2"
+    assert values["device.env"]["DEVICE"] == "nano-2" and values["device.env"]["OMP_NUM_THREADS"] == "4"
     assert values["server.env"]["DATABASE"] == ""
     assert Path(values["server.env"][VARIABLE]).name == "boards.json"
     boards = json.loads((tmp_path / "boards.json").read_text())

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, run_federation
+from support import FEW_SAMPLES, LocalGrid, federation, needed, run_federation, simulate
 
-import fedpfl
 from fedpfl.core.extra_arrays import COUNTS, COVARIANCE, POSITIVE, SERVER, SHARES
 from fedpfl.methods import find, methods
-from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.config import Config
+from fedpfl.setup.objects import as_setting
 
-LIAR, CLIENTS = 5, 6
+CLIENTS = 6
 SENDING = [n for n in sorted(methods()) if any(e.goes(SERVER) for e in Config.parse({"method": n}).method.extras)]
 LIES = {
     "largest": lambda array: np.full_like(array, np.finfo(array.dtype).max),
@@ -23,17 +22,18 @@ LIES = {
     "longer": lambda array: 15 * array,
 }
 
-QUICK = ("largest", "reversed")
 
+def lying(name, lies):
+    """Return the method with clients that lie in the first round, the last ones."""
+    liars = dict(zip(range(CLIENTS, CLIENTS + len(lies)), lies, strict=True))
 
-def lying(name, lie):
     class Liar(find(name)):
         def conclude(self, local):
             reply = super().conclude(local)
-            if local.client == LIAR and local.round == 1:
+            if local.client in liars and local.round == 1:
                 for key, array in reply.arrays.items():
                     if array.dtype.kind == "f":
-                        reply.arrays[key] = lie(array)
+                        reply.arrays[key] = LIES[liars[local.client]](array)
             return reply
 
     Liar.name = f"{name}-lying"
@@ -41,15 +41,16 @@ def lying(name, lie):
 
 
 @pytest.mark.parametrize(
-    "lie", [*QUICK, *(pytest.param(n, marks=pytest.mark.thorough) for n in LIES if n not in QUICK)]
+    "lies", [("largest", "reversed"), *(pytest.param((lie,), marks=pytest.mark.thorough) for lie in LIES)], ids=str
 )
-def test_one_message_of_one_client_ends_no_run_and_names_nobody_else(tmp_path, lie):
+def test_one_message_of_a_client_ends_no_run_and_names_nobody_else(tmp_path, lies):
+    clients = CLIENTS + len(lies)
+    few = {**FEW_SAMPLES, "model": "mlp", "num_server_rounds": 2, "local_steps": 2, "learning_rate": 0.05}
     for name in SENDING:
-        few = {"num_clients": CLIENTS, "num_server_rounds": 2, "local_steps": 2, "learning_rate": 0.05, "workers": 0}
-        places = {"output_dir": str(tmp_path / name), "state_dir": str(tmp_path / "state")}
-        run = fedpfl.run(lying(name, LIES[lie]), dataset="digits", model="mlp", quiet=True, **few, **places)
-        for line in RunFolder(run.path).metrics():
-            assert set(line.get("failed", {})) <= {str(LIAR)}, (name, line["failed"])
+        with as_setting("method", lying(name, lies)) as method:
+            run = simulate(tmp_path / name, clients, method=method, **needed(name), **few)
+        for line in run.metrics():
+            assert set(line.get("failed", {})) <= set(map(str, range(CLIENTS, clients))), (name, line["failed"])
 
 
 NO_ARRAYS = {
@@ -92,7 +93,8 @@ def test_whoever_sends_what_an_array_cannot_be_is_named_and_nobody_else(name, tm
                     }
                 return reply
 
-        values = federation(tmp_path / extra.name, len(lies) + 3, method=name, num_server_rounds=2, local_steps=1)
+        few = {**FEW_SAMPLES, "num_server_rounds": 2, "local_steps": 1}
+        values = federation(tmp_path / extra.name, len(lies) + 3, method=name, **few)
         folder = run_federation(Lying(len(lies) + 3, values), values)
         failed = {client for line in folder.metrics() for client in line.get("failed", {})}
         assert failed == liars, extra.name

@@ -314,63 +314,47 @@ def test_each_method_has_a_class_that_shows_its_settings():
         strategies.FedPr  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: strategies.FedFac(taw=1), "taw = 1: fedfac has no such setting; did you mean tau"),
-        (lambda: strategies.FedFac(variant="none"), "fedfac-variant = 'none': must be one of static, dynamic"),
-        (lambda: strategies.FedProx(mu=-1.0), "fedprox-mu = -1.0: must be at least 0"),
-        (
-            lambda: strategies.FedAvg(local_epoch=2),
-            "local-epoch = 2: there is no such setting; did you mean local-epochs",
-        ),
-        (lambda: strategies.FedAvg(fraction_train=2), "fraction_train = 2: must be at least 0 and at most 1"),
-        (lambda: strategies.FedPer(keep=("fc",)).start(AppGrid(plain_app()), initial()), "keep = 'fc': no array is"),
-        (lambda: strategies.FedAvg().start(AppGrid(plain_app())), "run_federation(grid) is fedpfl's own loop"),
-        (
-            lambda: strategies.FedAvg().start(None, Net().state_dict()),
-            "must be an ArrayRecord: ArrayRecord(mod",
-        ),
-        (
-            lambda: strategies.FedPer()._split_of(ArrayRecord([np.ones((2, 3)), np.ones(2)])),
-            "keep = (): must name what",
-        ),
-        (lambda: strategies.FedAvg(lr=0.1), "lr = 0.1: is no setting here: it is learning_rate"),
-        (lambda: strategies.FedPer("fc2"), "fraction_train = 'fc2': must be at least 0"),
-        (lambda: strategies.FedPer(fraction_evaluate=True), "fraction_evaluate = True: must be at least 0 and at most"),
-        (lambda: strategies.FedPer(min_train_nodes=1.5), "min_train_nodes = 1.5: must be a whole number of at least 0"),
-        (lambda: strategies.FedPer(min_available_nodes=-1), "min_available_nodes = -1: must be a whole number of at"),
-        (lambda: strategies.FedPer(weighted_by_key=""), "weighted_by_key = '': must be a name"),
-        (
-            lambda: strategies.FedPer(arrayrecord_key="extras"),
-            "arrayrecord_key = 'extras': is a record of fedpfl's own",
-        ),
-        (lambda: strategies.FedPer(configrecord_key="arrays"), "'arrays': must not be arrayrecord_key as well"),
-        (lambda: strategies.FedPer(train_metrics_aggr_fn=3), "train_metrics_aggr_fn = 3: must be a function of the"),
-        (lambda: strategies.FedPer(keep=["fc1", 3]), "keep = 3: must be a name of arrays or of a layer"),
-        (
-            lambda: strategies.FedPer(state_dir="kept").start(AppGrid(plain_app()), initial()),
-            "state-dir = 'kept': is each node's own: give it to keep, fit or client_app there",
-        ),
-        (
-            lambda: strategies.FedPer(model=Net, tokenizer="words.json").start(AppGrid(plain_app()), initial()),
-            "tokenizer = 'words.json': is each node's own: give it to fit or client_app there",
-        ),
-        (
-            lambda: strategies.FedPer().start(AppGrid(plain_app()), initial(), timeout=-1),
-            "round-timeout = -1: must be > 0",
-        ),
-        (
-            lambda: strategies.FedPer().start(AppGrid(plain_app()), initial(), timeout=float("inf")),
-            "round-timeout = inf: must be finite",
-        ),
-        (lambda: strategies.FedPer(head="fc9").start(AppGrid(plain_app()), initial()), "head = 'fc9': must be a layer"),
-        (lambda: strategies.FedAvg().start(AppGrid(plain_app()), ArrayRecord()), "must be the state dict of the model"),
-    ],
-)
-def test_wrong_settings_are_one_line_before_round_1(make, said):
+def started(*first, name="FedPer", arrays=None, timeout=3600.0, **settings):
+    """Return what makes a strategy and starts it."""
+    arrays = initial() if arrays is None else arrays
+    return lambda: getattr(strategies, name)(*first, **settings).start(AppGrid(plain_app()), arrays, timeout=timeout)
+
+
+WRONG = {
+    "taw = 1: fedfac has no such setting; did you mean tau": started(name="FedFac", taw=1),
+    "fedfac-variant = 'none': must be one of static, dynamic": started(name="FedFac", variant="none"),
+    "fedprox-mu = -1.0: must be at least 0": started(name="FedProx", mu=-1.0),
+    "local-epoch = 2: there is no such setting; did you mean local-epochs": started(local_epoch=2),
+    "lr = 0.1: is no setting here: it is learning_rate": started(lr=0.1),
+    "fraction_train = 2: must be at least 0 and at most 1": started(fraction_train=2),
+    "fraction_train = 'fc2': must be at least 0": started("fc2"),
+    "fraction_evaluate = True: must be at least 0 and at most": started(fraction_evaluate=True),
+    "min_train_nodes = 1.5: must be a whole number of at least 0": started(min_train_nodes=1.5),
+    "min_available_nodes = -1: must be a whole number of at": started(min_available_nodes=-1),
+    "weighted_by_key = '': must be a name": started(weighted_by_key=""),
+    "arrayrecord_key = 'extras': is a record of fedpfl's own": started(arrayrecord_key="extras"),
+    "'arrays': must not be arrayrecord_key as well": started(configrecord_key="arrays"),
+    "train_metrics_aggr_fn = 3: must be a function of the": started(train_metrics_aggr_fn=3),
+    "keep = 3: must be a name of arrays or of a layer": started(keep=["fc1", 3]),
+    "keep = 'fc': no array is": started(keep=("fc",)),
+    "keep = (): must name what": started(arrays=ArrayRecord([np.ones((2, 3)), np.ones(2)])),
+    "head = 'fc9': must be a layer": started(head="fc9"),
+    "state-dir = 'kept': is each node's own: give it to keep, fit or client_app there": started(state_dir="kept"),
+    "tokenizer = 'words.json': is each node's own: give it to fit or client_app there": started(
+        model=Net, tokenizer="words.json"
+    ),
+    "round-timeout = -1: must be > 0": started(timeout=-1),
+    "round-timeout = inf: must be finite": started(timeout=float("inf")),
+    "must be an ArrayRecord: ArrayRecord(mod": started(arrays=Net().state_dict()),
+    "must be the state dict of the model": started(name="FedAvg", arrays=ArrayRecord()),
+    "run_federation(grid) is fedpfl's own loop": lambda: strategies.FedAvg().start(AppGrid(plain_app())),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_wrong_settings_are_one_line_before_round_1(said):
     with pytest.raises(fedpfl.ConfigError) as error:
-        make()
+        WRONG[said]()
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 

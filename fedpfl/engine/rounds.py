@@ -96,10 +96,12 @@ class RoundLoop:
         self._cause: BaseException | None = None
         self._grown = ""  # where the arrays that clients train from are far from those before
         self._too_long: set[int] = set()  # clients whose update is longer than is accepted
+        self._rule_state: dict[str, np.ndarray] = {}  # as it was looked at since it was last stored
 
     def state(self) -> dict[str, np.ndarray]:
         """Return everything that the next round depends on, by name."""
-        state = {**self.rule.state(), **self.sampling.state()}
+        rule_state, self._rule_state = self._rule_state or self.rule.state(), {}
+        state = {**rule_state, **self.sampling.state()}
         for listener in self.listeners:
             state.update(listener.state())
         return state
@@ -235,7 +237,8 @@ class RoundLoop:
 
     def _require_finite_state(self) -> None:
         """End the run where the server has diverged: from what it sends next, each client's training would, too."""
-        for name, array in self.rule.state().items():
+        self._rule_state = self.rule.state()
+        for name, array in self._rule_state.items():
             if array.dtype.kind == "f" and not is_finite(array):
                 what = f"the rule {type(self.rule).__name__} has made values of {name!r} that are not finite"
                 told = f"{what} from finite replies; a setting of the method's may be too large"

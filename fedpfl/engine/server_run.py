@@ -33,11 +33,13 @@ class Recorder(Listener):
 
     def __init__(self, folder: RunFolder, patience: int, by: str) -> None:
         self.folder, self._read_before = folder, False
+        self.trained = False  # whether a client has, in a round of this process
         self._patience = Patience(patience, by) if patience else None
 
     def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
         """Record the round."""
         done.line = self.folder.record(done, state)
+        self.trained |= done.line["train_loss"] is not None
         if self._patience is None:
             return False
         # A resumed run has rounds before this one.
@@ -103,11 +105,8 @@ def _run(
     task = folder.task()
     rule = make_rule(config, agreed.clients, agreed.sharing, agreed.layouts)
     server = Server(config, folder, agreed, rule, extras_of(config, agreed.model, agreed.sharing))
-    listeners = [
-        *options.listeners_of(server),
-        Recorder(folder, config.run.early_stop, config.run.choose_by),
-        *following,
-    ]
+    recorder = Recorder(folder, config.run.early_stop, config.run.choose_by)
+    listeners = [*options.listeners_of(server), recorder, *following]
     for listener in listeners:
         listener.run_started(folder, task.get("remarks", []))
     kind = config.training.kind
@@ -121,7 +120,8 @@ def _run(
     # A run that was interrupted after its last round, before it had written its results, has nothing left to train.
     if not folder.stalled(config.run.early_stop):
         loop.run(transport, first_round=beginning.finished + 1)
-    _require_trained(config.method, folder)
+    if not recorder.trained:
+        _require_trained(config.method, folder)
     folder.finish(rule, summary(folder))
 
 

@@ -68,7 +68,10 @@ OUTCOME_KEYS = tuple(Summary.__annotations__)
 
 def outcome(folder: RunFolder) -> Summary:
     """Return the outcome of a run as ``fedpfl run --json`` prints it, without ``run`` and ``status``."""
-    history = folder.history()
+    return _outcome(folder, folder.history())
+
+
+def _outcome(folder: RunFolder, history: History) -> Summary:
     tested = [line for line in history.lines if line.get("personalised")]
     seconds = history.curve("seconds").values()
     spent = _spent(history)
@@ -90,9 +93,10 @@ def outcome(folder: RunFolder) -> Summary:
     }
 
 
-def outcome_rows(folder: RunFolder) -> list[tuple[str, str, str]]:
+def outcome_rows(folder: RunFolder, history: History | None = None) -> list[tuple[str, str, str]]:
     """Return the outcome of a run in words: what it is, of the last round, and of the best one where there is one."""
-    values, result, history = folder.config(), outcome(folder), folder.history()
+    values, history = folder.config(), history or folder.history()
+    result = _outcome(folder, history)
     called, seconds = score_name(values["loss"]), result["seconds_per_round"]
     shown = partial(score_in_words, loss=values["loss"])
     tested = [line for line in history.lines if line.get("personalised")]
@@ -149,7 +153,7 @@ def summary(folder: RunFolder) -> str:
         on = " on the\nserver's test set"
     elif labels_of(values["loss"]) == TARGETS:  # R² of several clients' samples is no mean of theirs
         on = ": the\nmean of R² over the clients, weighted by their test samples"
-    table = "\n".join(f"| {' | '.join(map(in_cell, row))} |" for row in outcome_rows(folder))
+    table = "\n".join(f"| {' | '.join(map(in_cell, row))} |" for row in outcome_rows(folder, history))
     return (
         f"# {folder.path.name}\n\n"
         f"{method} on {dataset} ({values['partitioner']}), model {model_name}, "

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from ..core import references, user_code
 from ..core.errors import ConfigError
 from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS, labels_of
+from ..core.opened_files import noted
 from ..core.samples import IGNORED, IGNORED_TOKEN
 
 # (numbers of the model, labels or targets) → mean loss.
@@ -169,7 +170,7 @@ def own_loss(text: str) -> Criterion:
 def require_working(text: str, num_classes: int) -> None:
     """Try the user's function with a few samples, so that a mistake shows before round 1."""
     outputs, y = tried(labels_of(text), num_classes)
-    with warnings.catch_warnings():
+    with noted(references.without_clients(text)), warnings.catch_warnings():
         warnings.filterwarnings("error", "Using a target size")  # torch's, where it would broadcast one to the other
         mean = own_loss(text)(outputs.clone().requires_grad_(), y)
     if not (mean.requires_grad and torch.isfinite(mean)):

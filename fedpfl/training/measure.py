@@ -14,6 +14,7 @@ from ..core import metrics, references, user_code
 from ..core.errors import ConfigError, FedpflError
 from ..core.metric_bounds import LARGEST
 from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS
+from ..core.opened_files import noted
 from ..core.samples import IGNORED
 from .losses import KINDS
 from .losses import tried as samples_to_try
@@ -79,7 +80,8 @@ def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str
         raise ConfigError("metrics", TOP_5, allowed)
     outputs, y = samples_to_try(loss, num_classes)
     outputs = y if loss in (MASKS, NEXT_TOKEN) else outputs  # the classes or tokens that it says
-    measured(measures, outputs, y, loss, tried=True)
+    with noted(next((one.word for one in measures.values() if isinstance(one, _UsersMetric)), "metrics")):
+        measured(measures, outputs, y, loss, tried=True)
 
 
 def measured(
@@ -111,7 +113,7 @@ class _UsersMetric:
     """A function of the user's, and whether it has failed in a test."""
 
     def __init__(self, word: str) -> None:
-        self._word, self.failed = word, False
+        self.word, self.failed = word, False
         function = user_code.find("metrics", word)
         self._function = user_code.guarded("metrics", word, function, no_class=True)
         self._truth_first = user_code.takes_truth_first(function)
@@ -120,7 +122,7 @@ class _UsersMetric:
         # What it changes in place is its own: tests go on with the labels, and with the numbers for other metrics.
         outputs, y = (values.long() if loss in (MASKS, NEXT_TOKEN) else values for values in (outputs, y))
         outputs, y = outputs.clone(), y.clone()
-        return _pair(self._word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
+        return _pair(self.word, self._function(y, outputs) if self._truth_first else self._function(outputs, y))
 
 
 def _pair(word: str, result: Any) -> SumAndCount:

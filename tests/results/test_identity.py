@@ -279,6 +279,21 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
     assert store.folder(runs[0]).task()["written_by"]["modules"] == runs[0].identity["modules"]
 
 
+def test_files_that_a_loss_and_a_metric_open_while_they_are_called_count(folder):
+    for name in ("loss", "metric"):
+        np.save(folder / f"of_{name}.npy", 1.0)
+    (folder / "opening.py").write_text(
+        f"import numpy as np\nfrom torch.nn import functional as F\nHERE = {str(folder)!r}\n"
+        "def smooth(outputs, y):\n    return F.cross_entropy(outputs, y) * float(np.load(HERE + '/of_loss.npy'))\n"
+        "def share(outputs, y):\n    return float(np.load(HERE + '/of_metric.npy'))\n"
+    )
+    settings = {"loss": "opening:smooth", "metrics": "opening:share", "dataset": "digits", "model": "mlp"}
+    places = {"output_dir": folder.parent / "runs", "state_dir": folder.parent / "state"}
+    run = fedpfl.run("local", **settings, **places, num_clients=2, num_server_rounds=1, workers=1, quiet=True)
+    opened = [path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"]]
+    assert opened == ["of_loss.npy", "of_metric.npy"]
+
+
 @pytest.mark.parametrize("opens", ["as it builds", "as it is imported", "under a computed name"])
 def test_a_file_that_a_models_code_opens_by_itself_counts(folder, opens):
     """A sweep runs again what was made with other content; other files, and those that are written, do not count."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..client.state import ClientState
+from ..client.state import ClientState, run_state
 from ..core import code_hash
 from ..core.checksummed_files import Stored, from_json_line, json_line, read_arrays, write_arrays
 from ..core.errors import ConfigError, DamagedFile, DataError, FedpflError, StateError, printable
@@ -60,11 +60,30 @@ class EarlierRun(RunFolder):
         for key in sorted((had.keys() & has.keys()) - OF_DATA):
             if had[key] != has[key]:
                 raise ConfigError(key, same.get(key, ""), "its content has changed since the run to resume began")
+        if not more_clients:
+            folder._require_alone(stored["output-dir"], config.run.state_dir)
         if not folder.resumable:
             rounds = len(folder.metrics())
             what = f"it recorded {rounds} rounds, but checkpoint/ is empty" if rounds else "no round was finished"
             raise StateError(f"{folder.path}: {what}, so there is nothing to resume")
         return folder
+
+    def _require_alone(self, output_dir: str, state_dir: str) -> None:
+        """Refuse a copy of a run that is still there: both would write the same clients' arrays in ``state-dir``.
+
+        A run's key begins with its first name, and ``output_dir`` is where it was made.
+        """
+        key = str(self.task()["state_key"])
+        first = RunFolder(Path(output_dir).expanduser() / key.rpartition("-")[0])
+        if not run_state(state_dir, key).is_dir() or not (first.path / "config.toml").is_file():
+            return
+        if first.path.samefile(self.path) or first.task()["state_key"] != key:
+            return
+        if first.config()["state-dir"] == state_dir:
+            message = (
+                f"is a copy of {first.path}, whose clients' arrays in {state_dir} it would overwrite: resume that one"
+            )
+            raise ConfigError("run-name", self.path.name, message)
 
     @classmethod
     def copied(

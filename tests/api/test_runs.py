@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -200,6 +201,15 @@ def test_a_run_that_was_killed_while_it_wrote_its_models_is_resumed(elsewhere, c
     assert {path.name: path.read_bytes() for path in (again.path / "personal").iterdir()} == whole
     assert (run.path / "metrics.jsonl").read_bytes() == metrics
     assert "one has finished its 2 rounds; for more: --run-config 'num-server-rounds=4'" in capsys.readouterr().err
+
+
+def test_a_copy_of_a_run_does_not_go_on_with_the_arrays_of_the_runs_clients():
+    run = fedpfl.run("fedper", dataset="digits", model="mlp", output_dir="runs", state_dir="state", **FEW)
+    copy = shutil.copytree(run.path, run.path.parent / "copy")
+    with pytest.raises(fedpfl.ConfigError, match=f"run-name = 'copy': is a copy of {run.path}, whose clients' arrays"):
+        fedpfl.run(resume=copy, num_server_rounds=3, quiet=True)
+    shutil.rmtree(run.path)
+    assert fedpfl.run(resume=copy, num_server_rounds=3, quiet=True).summary["rounds"] == 3
 
 
 def test_runs_are_compared_drawn_and_reported(elsewhere):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -156,6 +157,8 @@ class Dataset:
         count = num_classes or len(class_names) or max(tops.values()) + 1
         if class_names and len(class_names) != count:
             raise DataError(f"{self.name}: has names for {len(class_names)} classes, num-classes is {count}")
+        if twice := [name for name, number in Counter(class_names).items() if number > 1]:
+            raise DataError(f"{self.name}: two classes are called {twice[0][:40]!r}: classes need different names")
         for part, top in tops.items():
             if top >= (limit := min(count, MAX_CLASSES)):
                 raise DataError(f"{self.name}: {part} has label {top}: labels must be 0 … {limit - 1}")

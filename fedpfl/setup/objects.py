@@ -12,8 +12,9 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, Iterator
 
-from ..core.references import PYTHON, is_reference, objects
-from ..core.user_code import stands_for
+from ..core.errors import RAISED
+from ..core.references import PYTHON, article, is_reference, objects
+from ..core.user_code import guarded, stands_for
 
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
@@ -29,7 +30,7 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
     Yields the value: ``MODULE:NAME`` where other processes can import the object, else ``python:…``; ``text`` is the
     value by which a finished run knew it. ``again``: the same function, or equal data, are the same value again.
     """
-    reference = None if text else _importable(thing)
+    reference = None if text else _importable(kind, thing)
     if reference is not None:
         yield reference
         return
@@ -51,9 +52,12 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
 
 def _name_of(kind: str, thing: object) -> str:
     """Return the name of a function or class; of what makes a loss or a metric else that of its function or class."""
-    if kind in ("loss", "metrics") and not hasattr(thing, "__name__"):
-        thing = getattr(thing, "func", type(thing))  # of functools.partial
-    return str(getattr(thing, "__name__", kind))
+    if not callable(thing):
+        return kind
+    attribute = guarded(kind, article(thing), getattr)
+    if kind in ("loss", "metrics") and attribute(thing, "__name__", None) is None:
+        thing = attribute(thing, "func", type(thing))  # of functools.partial
+    return str(attribute(thing, "__name__", kind))
 
 
 def _same_text(kind: str, thing: object, text: str) -> str:
@@ -69,14 +73,17 @@ def _same_text(kind: str, thing: object, text: str) -> str:
         if not isinstance(thing, (tuple, list, dict)) and type(thing).__name__ not in ("DataFrame", "Dataset"):
             return text
         pickle.Pickler(SimpleNamespace(write=data.update), 5).dump(thing)
-    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError, OSError):
+    except RAISED:  # code of the user's may be asked
         return text  # can be neither held weakly nor written as bytes
     return _of_data.setdefault(data.digest(), text)
 
 
-def _importable(thing: object) -> str | None:
-    """Return MODULE:NAME by which other processes get the same object; None if there is no such name."""
-    name, of = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None)
+def _importable(kind: str, thing: object) -> str | None:
+    """Return MODULE:NAME by which other processes get a function or class; None if there is no such name."""
+    if not callable(thing):
+        return None
+    attribute = guarded(kind, article(thing), getattr)
+    name, of = attribute(thing, "__qualname__", ""), attribute(thing, "__module__", None)
     reference = f"{of}:{name}"
     if of in (None, "__main__") or not is_reference(reference):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -217,6 +218,34 @@ def test_names_of_classes_may_stand_in_an_array(form):
     data = Items(lambda index: (X[index], Y[index]))
     data.classes = form(["cat", "dog"])
     assert read(data).class_names == ("cat", "dog")
+
+
+class Failing(Items):
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda data: data, lambda data: td.Subset(data, range(9)), Lazy, lambda data: [data]]
+)
+def test_an_attribute_that_raises_is_one_line(wrapped):
+    message = r"a Failing: its attribute 'classes' raises KeyError: 'classes' \(test_handed_over.py, line \d+\)"
+    with pytest.raises(DataError, match=message):
+        read(wrapped(Failing(lambda index: (X[index], Y[index]))))
+
+
+@pytest.mark.parametrize(
+    ("classes", "numbers", "message"),
+    [
+        (["cat", "dog"], {"cat": 1, "dog": 0}, "'cat' is class 0 by its classes and 1 by its class_to_idx"),
+        (["cat", "cat"], None, "two classes are called 'cat': classes need different names"),
+    ],
+)
+def test_names_of_classes_that_contradict_each_other_are_refused(classes, numbers, message):
+    data = Items(lambda index: (X[index], Y[index]))
+    data.classes, data.class_to_idx = classes, numbers
+    with pytest.raises(DataError, match=message):
+        read(data)
 
 
 def fails(index):
@@ -487,6 +516,8 @@ def test_a_number_that_names_nobody_is_a_feature(kind, name):
     ("more", "message"),
     [
         ({"client_train": Y.astype(float)}, "client_train is float64: must be whole numbers from 0"),
+        ({"client_train": Y - 1}, "client_train has owner -1: owners are numbered from 0"),
+        ({"client_train": Y[1:]}, r"client_train has the shape \(59,\): must be one number for each of 60 samples"),
         ({"client_train": Y, "client_names": ("ann",)}, "client_train has owner 1, and client_names 1 names"),
         ({"client_train": Y, "client_names": ("ann", "ann")}, "client_names has 'ann' twice"),
         ({"feature_names": ("age",)}, "feature_names has 1 names, and x_train 3 features"),
@@ -564,6 +595,8 @@ def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_o
     table = datasets.Dataset.from_dict({"image": pixels, "label": [0, 1, 1, 0]}, features=datasets.Features(kinds))
     np.testing.assert_array_equal(read(table).x_train, pixels)
     assert read(table, class_names="dog,cat").class_names == ("dog", "cat")
+    owned = table.add_column("client", [1, 0, 0, 1]).cast_column("client", datasets.ClassLabel(names=["ben", "ann"]))
+    assert read(owned).client_names == ("ann", "ben") and read(owned).client_train.tolist() == [0, 1, 1, 0]
     with pytest.raises(ConfigError, match="class-names = 'cat,dog': must be empty: column 'label' has names, dog, cat"):
         read(table, class_names="cat,dog")
 
@@ -695,6 +728,22 @@ def test_float_images_have_their_channels_first(channels, height, width):
     with pytest.raises(DataError, match=r"channels of float images must come first \(n×C×H×W\)"):
         read((np.zeros((4, height, width, channels)), Y[:4]))
     assert read((np.zeros((4, 64, 4, 4)), Y[:4])).input_shape == (64, 4, 4)
+
+
+def test_labels_that_are_none_are_told_as_they_are():
+    for odd, message in (
+        ([None] * N, r"y is a list of objects \(NoneType\): must be all numbers, or all words"),
+        (
+            [Fraction(1, 2)] * N,
+            r"y is a list of objects \(Fraction\): .*; numbers are Python's or NumPy's int and float",
+        ),
+        (Y.astype(np.uint64) + 2**63, r"y\[0\] is 9223372036854775808: labels must be 0 … C−1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read((X, odd))
+    with pytest.raises(DataError, match=r"data is a dict of data, target: give its arrays, \(data, target\)"):
+        read({"data": X, "target": Y})
+    assert read({"data": (X, Y), "target": (X, Y)}).client_names == ("data", "target")
 
 
 def test_arrays_that_hold_something_else_are_refused():

@@ -80,7 +80,7 @@ def tables_to_dataset(
     settings = _with_label(path, tables, settings)
     if settings.dataset == "huggingface" and not alone:
         require_ignored(settings, tables[first].column_names, path)
-    sources = [table_source(path, table) for table in tables.values()]
+    sources = [table_source(path, table, settings) for table in tables.values()]
     settings = with_words(settings, lambda column: words_in(sources, column), path, alone)
     parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
     kind = tables[first].features.get(settings.label_column)
@@ -114,7 +114,7 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     if not len(table):
         raise DataError(f"{path}: no rows")
     inputs = {names[place]: table.features[names[place]] for place in roles.features}
-    source = table_source(path, table)
+    source = table_source(path, table, settings)
     for place in roles.places.values():
         if not isinstance(kind := table.features[names[place]], (module.Value, module.ClassLabel)):
             raise DataError(f"{path}, column {names[place]!r}: holds {kind}; must be a number or a word a row")
@@ -134,8 +134,11 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     return finished(samples._replace(x=x, features=features), settings)
 
 
-def table_source(path: Path, table: Any) -> Source:
-    """Return a table's columns and its rows; ``DataError`` for one whose rows are not simply there."""
+def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
+    """Return a table's columns and its rows; ``DataError`` for one whose rows are not simply there.
+
+    Cells of classes are their names, but for the label, whose numbers the data set keeps.
+    """
     module = need("datasets", "datasets", str(path))
     if not hasattr(table, "select_columns") or not hasattr(table, "__len__"):
         raise DataError(f"{path} is streamed (an IterableDataset); load it without streaming")
@@ -145,10 +148,20 @@ def table_source(path: Path, table: Any) -> Source:
     values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     names = list(table.column_names)
+    words = {names.index(name): kind.names for name, kind in table.features.items()
+             if isinstance(kind, module.ClassLabel) and name != settings.label_column}  # fmt: skip
 
     def rows(places: Sequence[int]) -> list[TableRows]:
         chosen = table.select_columns([names[place] for place in places]).with_format("arrow")
-        return arrow_rows(path, names, lambda: chosen[:])
+        (all_rows,) = arrow_rows(path, names, lambda: chosen[:])
+
+        def cells(index: int) -> Sequence[Any]:
+            numbers = all_rows.cells(index)
+            if index not in words:
+                return numbers
+            return [None if number is None or number < 0 else words[index][number] for number in numbers]
+
+        return [all_rows._replace(cells=cells)]
 
     return Source(names, "row", rows, others)
 

@@ -12,6 +12,7 @@ import numpy as np
 from ...core import references, rng, user_code
 from ...core.errors import ConfigError, DataError
 from ...core.samples import Samples
+from ..arrays import has
 from ..dataset import Dataset
 from ..settings import DataSettings
 
@@ -29,9 +30,10 @@ def has_places(thing: object) -> bool:
         return not isinstance(thing, torch.IterableDataset)
     if isinstance(thing, (list, tuple, str, bytes, type, Mapping)):
         return False
-    if any(hasattr(thing, other) for other in ("__array__", "toarray", "keys")):
+    if any(has(thing, other) for other in ("__array__", "toarray", "keys")):
         return False
-    return hasattr(type(thing), "__getitem__") and hasattr(type(thing), "__len__")
+    defined = {name for kind in type(thing).__mro__ for name in vars(kind)}  # an Enum's own type has both, too
+    return {"__getitem__", "__len__"} <= defined
 
 
 def torch_data() -> Any:

@@ -261,11 +261,10 @@ def labels_of(
     if y.dtype.kind in "US":
         require_words(y, where, "class")
         return y
-    y = y.astype(np.int64)
-    if y.min(initial=0) < 0:
-        place = int(y.argmin())
-        raise DataError(f"{where}[{place}] is {y[place]}: labels must be 0 … C−1")
-    return y
+    for place in (int(y.argmin()), int(y.argmax())) if y.size else ():
+        if not 0 <= int(y[place]) < 2**63:
+            raise DataError(f"{where}[{place}] is {y[place]}: labels must be 0 … C−1")
+    return y.astype(np.int64)
 
 
 def require_words(words: np.ndarray, where: str, kind: str) -> None:
@@ -285,13 +284,14 @@ def _tokens_to_predict(y: np.ndarray, x: Any, where: str) -> np.ndarray:
         raise DataError(f"{where}: x is {kind}: with loss = next-token x must be tokens, whole numbers n×length")
     if y.dtype.kind not in "iu" or y.shape != x.shape:
         raise DataError(f"{where} is {_show(y)}, and x {'×'.join(map(str, x.shape))}: {allowed}")
-    y = np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
+    as_read, y = y, np.ascontiguousarray(y.clip(-MAX_TOKENS, MAX_TOKENS), np.int32)
     wrong = np.argwhere((y != x) & (y != IGNORED_TOKEN))
     if len(wrong):
         row, place = wrong[0]
+        token = as_read[row, place]
         shifted = (y[:, :-1] == x[:, 1:]).mean() > 0.5 if x.shape[1] > 1 else False
         hint = "; here y is x shifted by one: fedpfl shifts it, so give the whole text as both" * bool(shifted)
-        raise DataError(f"{where}[{row}, {place}] is {y[row, place]}, and x {x[row, place]} there: {allowed}{hint}")
+        raise DataError(f"{where}[{row}, {place}] is {token}, and x {x[row, place]} there: {allowed}{hint}")
     return y
 
 
@@ -327,11 +327,13 @@ def owners_of(
             raise DataError(f"{path}: client{part} is {_show(owner)}: must be one number or name for each sample")
         if owner is not None and owner.dtype.kind in "US":
             require_words(owner, f"{path}: client{part}", "client")
+        if owner is not None and owner.dtype.kind == "u" and int(owner.max(initial=0)) >= 2**63:
+            raise DataError(f"{path}: client{part} has owner {owner.max()}: numbers of owners must be below 2**63")
     if owners[0] is None:
         if len(owners) > 1 and owners[1] is not None:
             raise DataError(f"{path}: has client_test without client_train")
         return [None] * len(parts)
-    present = [owner for owner in owners if owner is not None]
+    present = [_in_one_type(owner) for owner in owners if owner is not None]
     if len({owner.dtype.kind in "iu" for owner in present}) > 1:
         raise DataError(f"{path}: client_train and client_test must both be numbers or both be names")
     _, number = np.unique(np.concatenate(present), return_inverse=True)
@@ -339,9 +341,14 @@ def owners_of(
     return [pieces.pop(0) if owner is not None else None for owner in owners]
 
 
+def _in_one_type(owners: np.ndarray) -> np.ndarray:
+    """Return numbers of owners as int64, since uint64 and int64 together become floats; names as they are."""
+    return owners.astype(np.int64) if owners.dtype.kind in "iu" else owners
+
+
 def owner_names(arrays: dict[str, np.ndarray]) -> tuple[str, ...]:
     """Return the names that :func:`owners_of` numbers; none where the file says nobody's."""
-    columns = [owners for key, owners in arrays.items() if key.split("_")[0] == "client"]
+    columns = [_in_one_type(owners) for key, owners in arrays.items() if key.split("_")[0] == "client"]
     return tuple(as_text(name) for name in np.unique(np.concatenate(columns)).tolist()) if columns else ()
 
 

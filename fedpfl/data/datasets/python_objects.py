@@ -11,7 +11,8 @@ import numpy as np
 
 from ...core import references, rng, user_code
 from ...core.errors import ConfigError, DataError
-from ..arrays import are_several, array
+from ...core.name_lists import in_short
+from ..arrays import are_several, array, attribute, has
 from ..dataset import Dataset, contents
 from ..named_columns import is_frame, names_in_frame, places
 from ..registry import AUTO, DATASETS, DatasetInfo, Loader
@@ -31,7 +32,7 @@ from .columns import (  # fmt: skip
 )
 from .huggingface import table_source, tables_to_dataset
 from .joining import joined
-from .npz import as_text, labels_beside, labels_of, samples_of, vocabulary_of
+from .npz import as_text, labels_beside, samples_of, vocabulary_of
 from .reading_helpers import PARTS, of_parts, part_of
 from .table import has_steps, windows_of
 from .torch_samples import class_names, is_samples, read_samples, shared_states
@@ -39,6 +40,8 @@ from .torch_samples import class_names, is_samples, read_samples, shared_states
 # What one data set has: samples that are still to be cut, or those to train on and those to test with.
 PAIR, FOUR = ("x", "y"), ("x_train", "y_train", "x_test", "y_test")
 VALIDATION = ("x_val", "y_val")
+# What scikit-learn calls x and y.
+OTHER_PAIR = ("data", "target")
 # The classes of Hugging Face's package whose objects are data sets.
 TABLES = {("datasets.arrow_dataset", "Dataset"), ("datasets.iterable_dataset", "IterableDataset")}
 # Data sets that are kept.
@@ -54,7 +57,7 @@ OF_COLUMNS = (
 def entry(name: str) -> tuple[DatasetInfo, Loader]:
     """Return the custom data set that a name refers to; else raise ``ConfigError``."""
     source = user_code.find("dataset", name, DATASETS)
-    about = (getattr(source, "__doc__", None) or "").strip().partition("\n")[0]
+    about = str(attribute(source, "__doc__") or "").strip().partition("\n")[0]
     info = DatasetInfo(
         references.short_name(name), about, "any", "any", "any", name, download=False, owned=True, from_path=True
     )
@@ -148,7 +151,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
         _require_clients(name, source)
         return _joined(name, _clients(name, dict(enumerate(source))), settings, named=False)
     hint = ""
-    if hasattr(source, "__next__"):
+    if has(source, "__next__"):
         hint = " (of what gives samples only once it is unclear whether they are samples or clients)"
     message = (
         f"returns {references.article(source)}{hint}; it must return a fedpfl.Dataset, a pandas DataFrame, a torch "
@@ -175,6 +178,12 @@ def _parts(thing: Any, where: str, pair: Any = tuple) -> tuple[Any, ...] | None:
                 (named[f"x_{part}"], named[f"y_{part}"]) for part in ("train", "test", "val") if f"x_{part}" in named
             ]
             return tuple(each)
+        if {*OTHER_PAIR} <= named.keys() and _is_array(named[OTHER_PAIR[0]]):
+            has_keys = in_short([*map(str, thing)])
+            raise DataError(
+                f"{where} is {references.article(thing)} of {has_keys}: give its arrays, (data, target); "
+                "fedpfl.Dataset.of takes names of classes as well"
+            )
         if {*PAIR} < named.keys() and _is_array(named["x"]):
             raise DataError(
                 f"{where} has {', '.join(map(str, thing))}; arrays are x, y or {', '.join(FOUR)}, and fedpfl.Dataset "
@@ -294,9 +303,10 @@ def _is_pair(thing: Sequence[Any]) -> bool:
         )
     if is_frame(y) and not is_frame(x):  # one column of labels, or a column for each target
         return _is_array(x)
-    if isinstance(y, list) and any(hasattr(label, "__len__") and not isinstance(label, str) for label in y[:1]):
-        return False
-    return _is_array(x) and _is_array(y) and not is_frame(y)
+    if isinstance(y, list) and any(has(label, "__len__") and not isinstance(label, str) for label in y[:1]):
+        return attribute(y[0], "shape") == () and _is_array(x)  # single numbers of torch
+    # A list of other things than numbers and words is refused where it is read.
+    return _is_array(x) and (_is_array(y) or (isinstance(y, list) and len(y) > 0 and not is_samples(y[0])))
 
 
 def _is_array(thing: Any) -> bool:
@@ -306,7 +316,7 @@ def _is_array(thing: Any) -> bool:
             thing = thing[0]
         if isinstance(thing, (bool, int, float, str)):
             return True
-    return not is_samples(thing) and (hasattr(thing, "__array__") or hasattr(thing, "toarray"))
+    return not is_samples(thing) and (has(thing, "__array__") or has(thing, "toarray"))
 
 
 def _is_table(thing: object) -> bool:
@@ -347,7 +357,7 @@ def _of_tables(
     column = settings.client_column or "client"
     for client in clients:
         for part in (part for part in client[2:] if part is not None):
-            source = frame_source(part) if is_frame(part) else table_source(Path(client.where), part)
+            source = frame_source(part) if is_frame(part) else table_source(Path(client.where), part, settings)
             if owned and column in source.names:
                 raise DataError(f"{client.where} has a column {column!r}, and is one client: leave the column out")
             sources.append(source)
@@ -483,7 +493,7 @@ def _not_used(settings: DataSettings, keys: Sequence[str] = OF_COLUMNS, what: st
 
 def _require_one_order(x: Any, y: Any, where: str) -> None:
     """Refuse a DataFrame and a Series whose indexes have the same rows in another order: pandas goes by them."""
-    indexes = [thing.index for thing in (x, y) if hasattr(thing, "iloc")]
+    indexes = [thing.index for thing in (x, y) if has(thing, "iloc")]
     if len(indexes) == 2 and not indexes[0].equals(indexes[1]) and {*indexes[0]} == {*indexes[1]}:
         raise DataError(
             f"{where}: the indexes of x and y have the same rows in another order: give y.loc[x.index], or without "
@@ -509,7 +519,12 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
             if owners.dtype.kind not in "iu":
                 message = "must be whole numbers from 0, the owner of each sample"
                 raise DataError(f"{data.name}: client_{part} is {owners.dtype}: {message}")
-            owners = changes[f"client_{part}"] = labels_of(owners, len(x), f"{data.name}: client_{part}")
+            if owners.shape != (len(x),):
+                message = f"must be one number for each of {len(x)} samples"
+                raise DataError(f"{data.name}: client_{part} has the shape {owners.shape}: {message}")
+            if wrong := [owner for owner in (owners.min(initial=0), owners.max(initial=0)) if not 0 <= owner < 2**63]:
+                raise DataError(f"{data.name}: client_{part} has owner {wrong[0]}: owners are numbered from 0")
+            changes[f"client_{part}"] = owners.astype(np.int64)
             if data.client_names and owners.max(initial=0) >= len(data.client_names):
                 raise DataError(
                     f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "

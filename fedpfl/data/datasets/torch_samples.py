@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 import sys
-from bdb import BdbQuit
+from functools import partial
 from itertools import islice
 from operator import getitem
-from typing import Any, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ...core import references
-from ...core.errors import RAISED, DataError, FedpflError, in_one_line
-from ..arrays import array
+from ...core.errors import DataError
+from ..arrays import array, asked, attribute
+from ..dataset import numbered
 from ..settings import DataSettings
 from .folder import MAX_BYTES, pixels_of
 from .lazy import Lazy, LazyArray, has_places, torch_data
@@ -43,18 +44,25 @@ def is_samples(thing: object) -> bool:
 def class_names(source: Any, where: str) -> tuple[str, ...]:
     """Find the names that a data set, or the one inside a Subset, ConcatDataset, DataLoader or Lazy, has for labels.
 
-    They are its ``classes`` or ``class_to_idx``, as in torchvision, unless a ``target_transform`` changes the labels.
+    They are its ``classes`` or ``class_to_idx``, as in torchvision, unless a ``target_transform`` changes the labels;
+    ``DataError`` where these two say something else.
     """
     if isinstance(source, Lazy):
         return class_names(source.samples, where)
-    classes, numbers = getattr(source, "classes", None), getattr(source, "class_to_idx", None)
-    classes = classes.tolist() if isinstance(classes, np.ndarray) else classes
-    if not classes and isinstance(numbers, Mapping) and sorted(numbers.values()) == [*range(len(numbers))]:
+    classes, numbers = attribute(source, "classes"), attribute(source, "class_to_idx")
+    classes = classes.tolist() if attribute(classes, "tolist") else classes
+    classes = classes if isinstance(classes, (list, tuple)) else ()
+    if not classes and isinstance(numbers, Mapping) and {*map(str, numbers.values())} == {*numbered(len(numbers))}:
         classes = sorted(numbers, key=numbers.__getitem__)
-    if isinstance(classes, (list, tuple)) and classes and all(isinstance(name, str) for name in classes):
-        return () if getattr(source, "target_transform", None) else tuple(classes)
-    inside = getattr(source, "datasets", None) or [getattr(source, "dataset", None)]
-    if not isinstance(inside, (list, tuple)) or inside == [None] or source in inside:
+    if classes and all(isinstance(name, str) for name in classes):
+        for number, name in enumerate(classes) if isinstance(numbers, Mapping) else ():
+            if numbers.get(name, number) != number:
+                differ = f"{name!r} is class {number} by its classes and {numbers[name]} by its class_to_idx"
+                raise DataError(f"{where}: {differ}: list classes in the order of their numbers")
+        return () if attribute(source, "target_transform") else tuple(classes)
+    inside = attribute(source, "datasets")
+    inside = inside if isinstance(inside, (list, tuple)) and inside else [attribute(source, "dataset")]
+    if any(one is None or one is source for one in inside):
         return ()
     first, *others = (class_names(one, where) for one in inside)
     if any(names != first for names in others):
@@ -87,6 +95,7 @@ class _Reading:
         self.xs: list[np.ndarray] = []
         self.ys: list[np.ndarray] = []
         self._where, self._said = where, said
+        self._asked = partial(asked, where)
         self._bytes, self._count = 0, 0
 
     def read(self, source: Any) -> None:
@@ -232,17 +241,6 @@ class _Reading:
                 return
             yield item
         raise DataError(f"{self._where}: {kind} gives more than {limit} samples; give a Dataset with a length")
-
-    def _asked(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call code of the user's; what it raises becomes a ``DataError``."""
-        try:
-            return function(*arguments)
-        except FedpflError:
-            raise
-        except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
-            raise KeyboardInterrupt from None
-        except RAISED as error:  # of any kind: it is the user's
-            raise DataError(f"{self._where}: {what} raises {in_one_line(error)}") from error
 
     def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._pair(self._asked(f"sample {place}", getitem, data, place), f"sample {place}")

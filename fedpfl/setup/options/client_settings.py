@@ -55,7 +55,10 @@ def tables(config: Any) -> dict[str, dict[str, Any]]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict) or not all(isinstance(table, dict) for table in parsed.values()):
-        allowed = "must be a table of settings for each client: {anna = {local-epochs = 2}}"
+        allowed = (
+            "must be a table of settings for each client, and no text: {anna = {local-epochs = 2}} in TOML, "
+            '{"anna": {"local_epochs": 2}} in Python'
+        )
         raise ConfigError("client-settings", text, allowed)
     return parsed
 

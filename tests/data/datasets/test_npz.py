@@ -126,6 +126,7 @@ def test_npz_errors_are_one_line(tmp_path: Path, change: dict[str, object], mess
         ({"x_test": None}, "no array x_test"),
         ({"client_test": np.zeros(3, int)}, "has client_test without client_train"),
         ({"client_train": np.zeros(6, int), "client_test": ["a"] * 3}, "must both be numbers or both be names"),
+        ({"client_train": np.full(6, 2**63, np.uint64)}, "client_train has owner 9223372036854775808: numbers of"),
         ({"y_test": [0, 1, 9], "classes": ["a", "b", "c"]}, "y_test has label 9"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING, getLogger
 
 import numpy as np
@@ -102,10 +102,12 @@ def available(config: Config) -> Available | None:
         rng = generator(config.run.seed, "available clients", number)
         offered = {"round": number, "clients": list(there), "trained": trained, "rng": rng}
         said = user_code.call(KEY, text, function, offered)
-        try:
-            named = {int(client) for client in said}
-        except (TypeError, ValueError):
-            raise ConfigError(KEY, text, f"returns {references.article(said)}, and must return numbers") from None
+        each = user_code.guarded(KEY, text, list)(said) if isinstance(said, Iterable) else [None]
+        each = [client.item() if hasattr(client, "item") else client for client in each]
+        if odd := [client for client in each if type(client) is not int]:  # truth values are a mask
+            what = f" of {references.article(odd[0])}" if isinstance(said, Iterable) else ""
+            raise ConfigError(KEY, text, f"returns {references.article(said)}{what}, and must return clients' numbers")
+        named = {*each}
         if others := named - {client.id for client in there}:
             raise ConfigError(KEY, text, f"returns {min(others)} in round {number}, and there is no such client")
         if not (left := [client for client in there if client.id in named]):

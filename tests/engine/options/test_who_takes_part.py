@@ -66,8 +66,10 @@ def test_a_function_sees_what_clients_reported_also_after_a_resume(tmp_path):
     [
         (lambda: [], "leaves no client in round 1"),
         (lambda round: [7], "returns 7 in round 1, and there is no such client"),
-        (lambda clients: 3, "returns an int, and must return numbers"),
-        (lambda clients: ["x"], "returns a list, and must return numbers"),
+        (lambda clients: 3, "returns an int, and must return clients' numbers"),
+        (lambda clients: ["x"], "returns a list of a str, and must return clients' numbers"),
+        (lambda clients: [True, False, True], "returns a list of a bool, and must return clients' numbers"),
+        (lambda clients: (1 // 0 for _ in clients), "raises ZeroDivisionError"),
         (lambda weather: [], "needs an argument 'weather'"),
         (lambda round: 1 / 0, "raises ZeroDivisionError"),
     ],

@@ -298,12 +298,6 @@ def _validated(grid: ComparisonGrid) -> bool:
     return has_validation(runs)
 
 
-def _untested(line: Mapping[str, Any]) -> bool:
-    """Return whether a client failed in a round's test; one that failed in training may have been tested."""
-    tested = line.get("personalised", {}).get("each")
-    return bool(tested and line.get("failed", {}).keys() - tested.keys())
-
-
 def _notes(grid: ComparisonGrid) -> Iterator[str]:
     """Yield how the numbers came about, and which runs failed."""
     yield from _remarks(grid)
@@ -335,19 +329,7 @@ def _remarks(grid: ComparisonGrid) -> Iterator[str]:
         lacking = [row for (row, _), cell in grid.cells.items() if not cell.metrics]
         why = f"; {', '.join(dict.fromkeys(lacking))}: no model for them" if lacking else ""
         yield f"New clients did not take part: they trained what is personal after the last round{why}."
-    # A failed client is in no mean of its round's test, and may have been one of the worst.
-    failing = [
-        f"{row}{column and f' on {column}'}" for row, column in grid.cells
-        if any(_untested(line) for folder in grid.finished(column, row) for line in folder.history().lines)
-    ]  # fmt: skip
-    if failing:
-        yield f"In some rounds clients failed and were not tested: {'; '.join(failing)} (`fedpfl report` lists them)."
-    untrained = [
-        f"{row}{column and f' on {column}'}" for row, column in grid.cells
-        if any(folder.history().untrained() for folder in grid.finished(column, row))
-    ]  # fmt: skip
-    if untrained:
-        yield f"Clients whose training failed count with the model that they had before: {'; '.join(untrained)}."
+    yield from grid.failed_clients()
     ends = []
     for (row, column), choice in grid.chosen.items():
         for key, value in choice.items():

@@ -200,6 +200,27 @@ class Grid:
         for reason, failed in places.items():
             yield f"Failed: {'; '.join(failed)}: {printable(reason).rstrip('.')}."
 
+    def failed_clients(self, column: str | None = None) -> Iterator[str]:
+        """Yield in which cells, of all columns or of one, clients failed: their means are not what they seem to be."""
+        untested, untrained = list[str](), list[str]()
+        for row, other in self.cells:
+            histories = [folder.history() for folder in self.finished(other, row)] if column in (None, other) else []
+            name = self.cell_in_words(row, "" if column else other)
+            # A failed client is in no mean of its round's test, and may have been one of the worst.
+            if any(_untested(line) for history in histories for line in history.lines):
+                untested.append(name)
+            if any(history.untrained() for history in histories):
+                untrained.append(name)
+        if untested:
+            names = "; ".join(untested)
+            yield f"In some rounds clients failed and were not tested: {names} (`fedpfl report` lists them)."
+        if untrained:
+            yield f"Clients whose training failed count with the model that they had before: {'; '.join(untrained)}."
+
+    def cell_in_words(self, row: str, column: str) -> str:
+        """Return the name of a cell in a sentence."""
+        return f"{row}{column and f' on {column}'}"
+
     def values(self, metric: str, row: str, column: str) -> list[float]:
         """Return a number of the finished runs of a cell, by seed."""
         return [value for seed in self.seeds if (value := self.value(metric, row, column, seed)) is not None]
@@ -223,6 +244,12 @@ class Grid:
         """Summarise a cell's numbers over all seeds or some, shares in percent; None where there are none."""
         values = [self.value(metric, row, column, seed) for seed in (self.seeds if seeds is None else seeds)]
         return self.metric(metric).spread([value for value in values if value is not None])
+
+
+def _untested(line: Mapping[str, Any]) -> bool:
+    """Return whether a client failed in a round's test; one that failed in training may have been tested."""
+    tested = line.get("personalised", {}).get("each")
+    return bool(tested and line.get("failed", {}).keys() - tested.keys())
 
 
 def _joined(names: Iterable[str]) -> str:

@@ -163,6 +163,7 @@ def _remarks(grid: ExperimentGrid, ranking: Ranking, column: str, below: Sequenc
     yield from _incomplete(grid, experiment.metrics[0], column)
     for metric in experiment.metrics:
         yield from _without_number(grid, metric, column)
+    yield from grid.failed_clients(column)
     yield from grid.failures(column)
 
 
@@ -234,6 +235,7 @@ def _note(grid: ExperimentGrid, metric: str) -> str:
     published = experiment.paper_values.get(metric)
     if published is None or any(None in cells for cells in published.values()):
         parts.append(f"Of the paper: {_sentence(experiment.published.missing)}")
+    parts += grid.failed_clients()
     parts += grid.failures()
     return " ".join(part for part in parts if part)
 

@@ -103,15 +103,21 @@ class SweepGrid(Grid):
         seeds = Column("seed", lambda line: line.seeds[0])
         about = [Column("state", lambda line: states[names(line)[0]].value), Column("run", lambda line: names(line)[0])]
         failed = [f"Failed: {name}: {reason}" for name, reason in errors.items()]
-        note = " ".join([NO_NUMBER, self._order(), *failed])
+        lacking = [*self.failed_clients()]
+        note = " ".join([NO_NUMBER, self._order(), *lacking, *failed])
         columns = [*keys, seeds, *singles, *reasons, *about]
         optional = [number.head for number in reversed(numbers[1:])]
         tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note, optional=optional)]
         if len(self.seeds) > 1:
-            note = f"Mean ± standard deviation over {len(self.seeds)} seeds. {NO_NUMBER} {self._order()}"
+            mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
+            note = " ".join([mean, NO_NUMBER, self._order(), *lacking])
             columns = [*keys, *numbers, *reasons, Column("runs done", done)]
             tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], note=note, optional=optional))
         return tables
+
+    def cell_in_words(self, row: str, column: str) -> str:
+        """Return the settings of a point."""
+        return in_words(self._rows[row]) or "each seed's run"
 
     def _value(self, key: str, line: Line) -> TableCell:
         return _text(self._rows[line.row].get(key, DASH))

@@ -25,7 +25,7 @@ from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
-from ..training.loop import EVALUATION_BATCH
+from ..training.loop import EVALUATION_BATCH, Score
 from .export import stored_rule
 from .identity import require_data
 from .run_folder import RunFolder
@@ -105,10 +105,10 @@ class Simulation:
         self.engine.config.method.prepare(local)
         return local
 
-    def correct(self, local: LocalRound) -> float:
-        """Count a client's correct predictions (or what the loss counts) with its model as it stands."""
+    def score(self, local: LocalRound) -> Score:
+        """Test a client's model as it stands."""
         personalised = self.engine.adapted(local)
-        return self.engine.score(personalised, local, self.engine.test_samples(local.client)).correct
+        return self.engine.score(personalised, local, self.engine.test_samples(local.client))
 
 
 def _personalised(mode: str, stored: Simulation, new: Sequence[int]) -> dict[int, float]:

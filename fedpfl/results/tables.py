@@ -29,13 +29,18 @@ _LATEX = str.maketrans({
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
     "±": r"$\pm$", "≤": r"$\leq$", "≥": r"$\geq$", "×": r"$\times$", "Δ": r"$\Delta$", "α": r"$\alpha$",
     "β": r"$\beta$", "δ": r"$\delta$", "ε": r"$\varepsilon$", "η": r"$\eta$", "κ": r"$\kappa$", "µ": r"$\mu$",
-    "σ": r"$\sigma$", "τ": r"$\tau$",
+    "σ": r"$\sigma$", "τ": r"$\tau$", "\u2060": "{}",
 })  # fmt: skip
 
 
 def in_cell(text: str) -> str:
     """Return a text for a cell of a table in Markdown: it neither ends the cell nor begins HTML."""
     return _TAG.sub("&lt;", text.replace("|", r"\|"))
+
+
+def _in_latex(text: str) -> str:
+    """Return a text as LaTeX shows it: two hyphens, as of an option, stay two, and code is in quotation marks."""
+    return re.sub("`([^`]*)`", r"``\1''", text.replace("--", "-\u2060-")).translate(_LATEX)
 
 
 @dataclass(frozen=True)
@@ -125,18 +130,18 @@ class Table:
 
     def latex(self) -> str:
         """Return the table as LaTeX, for the packages booktabs and, if it is wide, graphicx."""
-        label = "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
-        label = label if len(label) <= MAX_LABEL else label[:MAX_LABEL].rpartition("-")[0]
+        words = re.findall(r"[a-z0-9]+", self.title.lower())
+        label = "-".join(words)
+        if len(label) > MAX_LABEL:  # tables of one sweep differ in the last word alone
+            label = f"{label[:MAX_LABEL].rpartition('-')[0]}-{words[-1]}"
         kinds = "".join("r" if self.is_number(column) else "l" for column in range(len(self.columns)))
-        body = [[cell.translate(_LATEX) for cell in self.texts(row)] for row in self.rows]
+        body = [[*map(_in_latex, self.texts(row))] for row in self.rows]
         for column, sign in self.marked.items():
             for rank, how in enumerate(("textbf", "underline")):
                 for row in self._places(column, sign, rank):
                     body[row][column] = rf"\{how}{{{body[row][column]}}}"
-        head, *rows = (
-            " & ".join(cells) + r" \\" for cells in ([name.translate(_LATEX) for name in self.columns], *body)
-        )
-        caption = self.title.translate(_LATEX)
+        head, *rows = (" & ".join(cells) + r" \\" for cells in ([*map(_in_latex, self.columns)], *body))
+        caption = _in_latex(self.title)
         wide = len(self.columns) > MAX_LATEX
         kind = "table*" if wide else "table"
         return "\n".join([
@@ -144,7 +149,7 @@ class Table:
             *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
             rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule", *rows,
             r"\bottomrule", r"\end{tabular}" + "}" * wide,
-            *([rf"\par {self.note.translate(_LATEX)}"] if self.note else []), rf"\end{{{kind}}}",
+            *([rf"\par {_in_latex(self.note)}"] if self.note else []), rf"\end{{{kind}}}",
         ]) + "\n"  # fmt: skip
 
     def _places(self, column: int, sign: int, rank: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,12 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
     assert [row[:4] for row in runs.rows[:2]] == [["0.01", "fedprox", 2, 52.0], ["0.05", "fedprox", 2, 52.0]]
     assert len(runs.rows) == len({row[-1] for row in runs.rows}) == 8
     assert [row[-2] for row in runs.rows] == ["finished"] * 4 + ["failed"] * 3 + ["missing"]
-    assert "no memory" in runs.note
+    assert "no memory" in runs.note and "clients failed" not in runs.note
+    metrics = store.folder(planned.runs["1 learning-rate 0.01, method fedprox", "", 1]).path / "metrics.jsonl"
+    *lines, last = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([*lines, json.dumps({**json.loads(last), "failed": {"9": "no number"}}), ""]))
+    said = "clients failed and were not tested: learning-rate 0.01, method fedprox (`fedpfl report`"
+    assert all(said in table.note for table in planned.tables("A sweep"))
     assert len(sweep(["learning-rate=0.01"]).tables("One seed")) == 1
     text = points.markdown()
     assert "| 0.01 | fedprox | 51.500 ± 0.707 | 51.500 ± 0.707 | – | 2.000 ± 0.000 | 1.000 ± 0.000 | – | 2/2 |" in text

@@ -17,7 +17,7 @@ from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Cell, Spread, Table
 from fedpfl.study.analysis.cache import cached
 from fedpfl.study.analysis.registry import Result, analysis
-from fedpfl.study.analysis.repetitions import bars, grouped, require
+from fedpfl.study.analysis.repetitions import bars, grouped, require, score_of
 from fedpfl.study.analysis.stored_models import fresh_arrays, overwrite
 
 # Seeds of fresh arrays are below this; no run has such a seed by chance.
@@ -46,16 +46,21 @@ def masking(runs: Sequence[RunFolder], options: MaskingOptions) -> Result:
     trained after the mask. ``fedfac-mask`` masks while a run trains.
     """
     rows: list[list[Cell]] = []
+    score = score_of(runs)
     for group in grouped(runs):
         accuracies_of_runs = [
             accuracies for run in group.runs for accuracies in [_cached_accuracies(run, options)] if accuracies
         ]
         if accuracies_of_runs:
-            spreads = [Spread.of([100 * accuracies[kind] for accuracies in accuracies_of_runs]) for kind in KINDS]
+            spreads = [
+                Spread.of([score.factor * accuracies[kind] for accuracies in accuracies_of_runs]) for kind in KINDS
+            ]
             rows.append([group.label, *spreads])
     require(rows, "a shared and a personal part", 'for example method = "fedfac" has both')
-    table = Table("Accuracy with a part masked, in percent", ["run", *KINDS], rows)
-    return Result([table], [bars("Accuracy with a part masked", "percent", KINDS, rows)])
+    title = f"{score.title} with a part masked"
+    is_share = score.factor == 100
+    table = Table(f"{title}{', in percent' * is_share}", ["run", *KINDS], rows, score.digits)
+    return Result([table], [bars(title, "percent" if is_share else score.name, KINDS, rows)])
 
 
 KINDS = ("unmasked", "mask-shared", "mask-personalised")
@@ -70,12 +75,12 @@ def _cached_accuracies(run: RunFolder, options: MaskingOptions) -> dict[str, flo
 
 
 def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:
-    """Return the share of all clients' test samples that are classified correctly, for each of ``KINDS``.
+    """Return the score of all clients' test samples, such as the share of right classes, for each of ``KINDS``.
 
     None if the method has no personal or no shared parameters.
     """
     stored = Simulation.of(run)
-    correct, samples = dict.fromkeys(KINDS, 0.0), 0
+    correct, values = dict.fromkeys(KINDS, 0.0), 0
     for client in stored.rule.participants:
         if not client.test_samples:
             continue
@@ -83,16 +88,17 @@ def masked_accuracies(run: RunFolder, draws: int) -> dict[str, float] | None:
         shared, personal = parts(stored)
         if not shared or not personal:
             return None
-        samples += client.test_samples * draws
-        correct["unmasked"] += draws * stored.correct(stored.load(client.id))
+        unmasked = stored.score(stored.load(client.id))
+        values += unmasked.samples * draws
+        correct["unmasked"] += draws * unmasked.correct
         for draw in range(draws):
             seed = int(generator(stored.engine.config.run.seed, "mask", client.id, draw).integers(HIGHEST_SEED))
             arrays = fresh_arrays(stored, seed)
             for kind, where in (("mask-shared", shared), ("mask-personalised", personal)):
                 local = stored.load(client.id)
                 overwrite(stored, arrays, where)
-                correct[kind] += stored.correct(local)
-    return {kind: count / samples for kind, count in correct.items()} if samples else None
+                correct[kind] += stored.score(local).correct
+    return {kind: count / values for kind, count in correct.items()} if values else None
 
 
 def parts(stored: Simulation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from .figure import Distributions, Points
 from .registry import NoOptions, Result, analysis
-from .repetitions import RunGroup, ScoreFormat, bars, counted, grouped, require, score_of
+from .repetitions import RunGroup, ScoreFormat, bars, counted, grouped, require, score_of, untested
 
 # The clients' scores of a run, in the round that counts.
 Scores = Callable[[RunFolder], dict[str, float]]
@@ -41,7 +41,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
     require(columns_by_clients, "a test of its clients", "every run tests all clients after its last round")
     result = Result(
         [
-            _table(columns, names[key], len(columns_by_clients) > 1, when, score)
+            _table(columns, names[key], len(columns_by_clients) > 1, " ".join([f"{when}.", *untested(runs)]), score)
             for key, columns in columns_by_clients.items()
         ]
     )
@@ -87,7 +87,7 @@ def _table(
     title = f"{score.title} of each client{' in percent' if score.factor == 100 else ''}" + (
         f": {', '.join(columns)}" if others else ""
     )
-    note = f"On test samples, {when}."
+    note = f"On test samples, {when}"
     note += f" A client of another table is somebody else: {OTHER_CLIENTS}." if others else ""
     return Table(title, ["client", *["name"] * bool(names), *columns], rows, score.digits, note=note)
 
@@ -142,7 +142,7 @@ def fairness(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         rows.append([group.label, *(Spread.of(values) if values else None for values in numbers)])
     rows = [row for row in rows if row[1] is not None]
     require(rows, "a test of its clients", "every run tests all clients after its last round; wait for its end")
-    note = f"On test samples, {when}."
+    note = " ".join([f"On test samples, {when}.", *untested(runs)])
     unit = "accuracies in percent" if score.factor == 100 else score.name
     heads = ["run", score.head("mean"), *[*COLUMNS][1:]]
     table = Table(f"Fairness: the clients' {unit}", heads, rows, score.digits, note=note)

@@ -15,8 +15,10 @@ from ...core.errors import StateError
 from ...core.metrics import ACCURACY, score_name
 from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
+from ...results.board_names import with_boards
 from ...results.history import History
 from ...results.identity import require_data
+from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
 from ...setup.all_settings import code_in, tagged
@@ -249,6 +251,16 @@ def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[Ru
     if has_validation(runs):
         return lambda run: run.history().chosen_test(by), "in the round with the best validation score"
     return lambda run: run.history().last_test(by), "at the last test"
+
+
+def untested(runs: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield of which runs the last test lacks clients that were asked for one."""
+    for run in runs:
+        tested = [line for line in run.history().lines if line.get("personalised")]
+        if tested and (whom := over_whom(tested[-1])):
+            others = with_boards(tested[-1]["untested"], run.task().get("boards", {}))
+            of_whom = f"{name_of(run)}: the accuracies of the last round are over {whom}"
+            yield f"{of_whom}; no test of the others counts: {others}."
 
 
 def has_validation(runs: Sequence[RunFolder]) -> bool:

@@ -22,11 +22,9 @@ from ...core.errors import DamagedFile, FedpflError, StateError
 from ...core.name_lists import in_short
 from ...core.settings import parse
 from ...data.settings import DataSettings, in_words
-from ...results.board_names import with_boards
 from ...results.earlier_run import EarlierRun
 from ...results.history import History, traffic
 from ...results.identity import clients_key
-from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
@@ -44,6 +42,7 @@ from ..analysis.repetitions import (
     other_threads,
     rounds_table,
     score_of,
+    untested,
 )
 
 # Traffic that differs by more than this factor between runs is drawn on a logarithmic axis.
@@ -267,12 +266,8 @@ def _seeds_twice(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 def _untested(runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield of which runs the last means lack clients that were asked for a test, or have earlier models of some."""
+    yield from untested(runs)
     for run in runs:
-        tested = [line for line in run.history().lines if line.get("personalised")]
-        if tested and (whom := over_whom(tested[-1])):
-            others = with_boards(tested[-1]["untested"], run.task().get("boards", {}))
-            of_whom = f"{name_of(run)}: the accuracies of the last round are over {whom}"
-            yield f"{of_whom}; no test of the others counts: {others}."
         if untrained := run.history().untrained():
             which = f"client{'s' * (len(untrained) > 1)} {in_short([str(client) for client in untrained])}"
             yield f"{name_of(run)}: the training of {which} failed: in the last round an earlier model counts there."

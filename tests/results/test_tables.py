@@ -138,6 +138,13 @@ def test_latex_escapes_what_latex_reads() -> None:
     assert r"\begin{tabular}{lrr}" in text and r"\label{tab:accuracy-bytes-0-5}" in text
 
 
+def test_latex_keeps_options_and_tells_tables_of_one_long_title_apart() -> None:
+    note = "see --select (`fedpfl report` lists them)"
+    one, other = (Table(f"{'word ' * 30}{last}", ["a"], [[1]], note=note).latex() for last in ("run", "point"))
+    assert r"\par see -{}-select (``fedpfl report'' lists them)" in one
+    assert one.split("label{")[1].split("}")[0].endswith("-word-run") and "-word-point}" in other
+
+
 def test_latex_has_all_columns_of_a_wide_table() -> None:
     wide = Table("Wide", list("abcdefgh"), [range(8)], [1] * 8, optional=("g", "b", "c")).latex()
     assert "a & b & c & d & e & f & g & h" in wide and "0 & 1 & 2 & 3 & 4 & 5 & 6 & 7" in wide

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import simulate
 
+import fedpfl
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.new_clients import Simulation, try_new_clients
 from fedpfl.study.analysis import ANALYSES, NotRecorded
@@ -43,6 +44,18 @@ def test_fresh_arrays_replace_one_part_and_nothing_else(tmp_path):
         assert not torch.equal(fresh[name], before[name])
     start = fresh_arrays(left, left.engine.config.run.seed)
     assert torch.equal(start["head.weight"], torch.tensor(left.engine._now.first_personal["head.weight"]))
+
+
+def test_masking_counts_right_labels_among_all_of_them(tmp_path):
+    rng = np.random.default_rng(1)
+    arrays = [(rng.normal(size=(20, 4)).astype(np.float32), rng.integers(2, size=(20, 3)).astype(np.float32))] * 2
+    run = fedpfl.run(
+        "fedper", data=arrays, loss="multi-label", model="mlp", num_server_rounds=1, output_dir=tmp_path,
+        state_dir=tmp_path / "state", workers=0, quiet=True,
+    )  # fmt: skip
+    with run.objects():
+        (row,) = ANALYSES["masking"].make([run._folder], draws=1).tables[0].rows
+    assert row[1].mean == pytest.approx(100 * run._folder.metrics()[-1]["personalised"]["weighted"])
 
 
 def test_masking_costs_accuracy_and_without_a_mask_the_run_s_own_is_found(tmp_path):

@@ -284,7 +284,7 @@ CUT = """
   .filter((box) => innerWidth > 500 || getComputedStyle(box).overflowX != "auto")
   .map((box) => box.textContent.trim().slice(0, 60))
 """
-DESKTOP = 1400
+DESKTOP = 1280
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])

@@ -50,6 +50,33 @@ HIGHER = re.compile(r"\d+(?=\s+(?:methods\s+are\s+significantly|are\s+on\s+CIFAR
 BOTH = re.compile(r"\d+(?=\s+of\s+them\s+also\s+with\s+the\s+seeds)")  # by both tests
 # For whoever opens a page to edit it.
 MADE = "<!-- docs/tools/method_pages.py -->"
+# A row of the table of symbols, what it means, and the pattern of an algorithm that needs it.
+SYMBOLS = (
+    ("i, j, k; N", "clients; their number", r"(?<!\w)N(?!\w)"),
+    (
+        "x, y, s; c, d, C",
+        "a sample and its label, a sample; classes, their number",
+        r"(?<!\w)[xyC](?!\w)|_i?c(?!\w)|class c|sample s",
+    ),
+    ("n_i, n_ic", "client i's training samples, and those of class c: their number", r"(?<!\w)n_i"),
+    ("f_i; CE", "mean loss over client i's samples; cross-entropy", r"(?<!\w)(f_i|CE)"),
+    (
+        "w = (θ, φ)",
+        "model of base θ and head φ ([lessons](../learn/one-round.md): of shared and personal arrays); z = θ(x) are "
+        "features, φ(z) logits",
+        "[wθφz]",
+    ),
+    ("w_i; w", "client i's; the server's, as clients receive it", r"(?<!\w)[wθφ](?!\w|[̂̄])|_i(?!\w)"),
+    ("v_i, p_i", "a second model, head or vector, which stays with the client", r"(?<!\w)[vp]_i"),
+    (
+        "train a, from b, on L",
+        "E (`local-epochs`) epochs of SGD on L, in batches of B (`batch-size`) with step η (`learning-rate`); a starts "
+        "at b, or as the client kept it",
+        r"(?<!\w)train(?!\w)|η",
+    ),
+    ("mean; plain mean", "over the clients of a round: weighted by n_i; unweighted", r"(?<!\w)mean\("),
+    ("⊙, ⟨ , ⟩, ∝", "product entry by entry; inner product; scaled to the sum 1", "[⊙⟨∝]"),
+)
 OVERVIEW = """\
 # Methods
 
@@ -79,18 +106,7 @@ way. [`server-optimizer`](../reference/configuration.md#servers-step) makes FedA
 
 The algorithms of all pages, for one round:
 
-| symbol | meaning |
-|---|---|
-| i, j, k; N | clients; their number |
-| x, y, s; c, d, C | a sample and its label, a sample; classes, their number |
-| n_i, n_ic | client i's training samples, and those of class c: their number |
-| f_i; CE | mean loss over client i's samples; cross-entropy |
-| w = (θ, φ) | model of base θ and head φ ([lessons](../learn/one-round.md): of shared and personal arrays); z = θ(x) are features, φ(z) logits |
-| w_i; w | client i's; the server's, as clients receive it |
-| v_i, p_i | a second model, head or vector, which stays with the client |
-| train a, from b, on L | E (`local-epochs`) epochs of SGD on L, in batches of B (`batch-size`) with step η (`learning-rate`); a starts at b, or as the client kept it |
-| mean; plain mean | over the clients of a round: weighted by n_i; unweighted |
-| ⊙, ⟨ , ⟩, ∝ | product entry by entry; inner product; scaled to the sum 1 |
+{symbols}
 """  # noqa: E501
 
 
@@ -134,7 +150,9 @@ def overview() -> str:
     """Return the page with a table of methods for each group."""
     adapting = ", ".join(title_of(method) for method in methods().values() if adapts_itself(method))
     data = list(leaderboard())
-    lines = [OVERVIEW.format(made=MADE, own=adapting, advice=chooser(), measured=len(measured()))]
+    lines = [
+        OVERVIEW.format(made=MADE, own=adapting, advice=chooser(), measured=len(measured()), symbols=symbol_table())
+    ]
     for group, texts in groups().items():
         lines += [f"## {group}", "", *([texts["about"], ""] if texts["about"] else [])]
         lines += [
@@ -180,8 +198,8 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
         lines += ["", f"**Idea.** {texts['idea']}", "", "| shared | stays on the client |", "|---|---|"]
         lines += [f"| {texts['shared']} | {texts['stays']} |"]
     algorithm, notes = algorithm_of(method)
-    lines += ["", "## Algorithm", "", "[Symbols](index.md#symbols):", "", "```text", algorithm, "```"]
-    lines += ["", notes, "", cost_line(name)]
+    lines += ["", "## Algorithm", "", "```text", algorithm, "```", "", notes, ""]
+    lines += [symbol_table(algorithm), "", "[All symbols](index.md#symbols)", "", cost_line(name)]
     if texts:
         like = ", ".join(f"[{title_of(methods()[of])}]({of}.md)" for of in texts["like"])
         lines += ["", "## Use", "", f"**If:** {texts['use']}", "", f"**Not if:** {texts['avoid']}"]
@@ -195,6 +213,12 @@ def page(method: type[Method], texts: dict[str, Any]) -> str:
         lines += ["", "## Differences", "", f"Follows {followed}", "", about.partition("\n\n")[2]]
     text = re.sub(r"(?<!`)``(?!`)", "`", "\n".join([*lines, ""]))
     return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
+
+
+def symbol_table(algorithm: str = "") -> str:
+    """Return the table of symbols, of an algorithm only the rows that it needs."""
+    rows = [(symbol, meaning) for symbol, meaning, use in SYMBOLS if not algorithm or re.search(use, algorithm)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (("symbol", "meaning"), ("---", "---"), *rows))
 
 
 def algorithm_of(method: type[Method]) -> tuple[str, str]:

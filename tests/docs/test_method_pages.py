@@ -105,7 +105,7 @@ def symbols(text: str) -> set[str]:
 
 def test_a_symbol_is_in_the_table_or_explained_on_the_page():
     for method in methods().values():
-        table = symbols(method_pages.OVERVIEW.partition("## Symbols")[2])
+        table = symbols(method_pages.symbol_table())
         algorithm, _ = method_pages.algorithm_of(method)
         text = (ROOT / "docs" / "methods" / f"{method.name}.md").read_text(encoding="utf-8").replace(algorithm, "")
         defined = {s for s in symbols(algorithm) if re.search(rf"(?<!\w){s}(?:_\w+)?[^;←=]{{0,12}} [←=∝]", algorithm)}

@@ -190,8 +190,8 @@ def _leaked(data: Dataset, shares: list[Share]) -> list[str]:
     count = int(np.isin(marks[test], marks[train]).sum())
     if not count or count < len(test) * LEAKED:
         return []
-    return [f"{data.name}: {count} of {len(test)} test samples equal a training sample, label included: with these the "
-            "test says nothing of new samples"]  # fmt: skip
+    return [f"{data.name}: {count} of {len(test)} test samples equal a training sample, label included; the "
+            "accuracy on them tells nothing about new samples"]  # fmt: skip
 
 
 def _marks(x: np.ndarray, y: np.ndarray) -> np.ndarray:

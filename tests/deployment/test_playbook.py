@@ -8,6 +8,7 @@ each other.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import importlib.metadata
 import json
@@ -41,6 +42,9 @@ NOISE = re.compile(
     r"|var/lib/(systemd|dbus|chrony|private|sudo|apt|dpkg|mosquitto)(/.*)?|home/nano/.*|root/.*|srv/.*"
     r"|etc/rc[0-6S]\.d/.*|etc/ld.so.cache|etc/mtab)$"
 )
+
+# What a play needs for a board's SuperNodes, behind its new secrets, policy and programs.
+BROKEN_AT_A_BOARD = ("-e", '{"fedpfl_supernode_port": "{{ 1 / 0 }}"}')
 
 why_not = machines.missing()
 pytestmark = [
@@ -127,7 +131,7 @@ class Bench:
         self.laptop = machines.Machine(places, "laptop", LAPTOP, ROOT, ["mosquitto"])
         self.boards = {name: machines.Machine(places, name, ip, None, ["ssh"]) for name, (ip, _) in BOARDS.items()}
         self.all = [self.laptop, *self.boards.values()]
-        self.seconds: dict[str, float] = {}
+        self.seconds: list[tuple[str, float]] = []
 
     def prepare(self) -> None:
         """Give the laptop what its owner has beforehand: a checkout's environment, a bundle, an ssh key."""
@@ -177,7 +181,7 @@ class Bench:
         command = ["-m", "ansible", "playbook", "-i", "/srv/inventory.json", f"{playbook}.yml", *options]
         place = ["env", "--chdir=/srv/checkout/deploy/ansible", "ANSIBLE_NOCOLOR=1"]
         done = self.laptop.run(*place, f"{CONTROL}/python", *command, timeout=SECONDS)
-        self.seconds[playbook] = time.monotonic() - started
+        self.seconds.append((playbook, round(time.monotonic() - started, 1)))
         (self.folder / f"{playbook}.log").write_text(done.stdout + done.stderr)
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout
@@ -190,18 +194,28 @@ class Bench:
         )  # fmt: skip
         return dict(json.loads(told))
 
-    def train(self, settings: str) -> list[dict[str, object]]:
-        """Carry out a run; return its lines of metrics."""
+    def submit(self, settings: str) -> str:
+        """Start a run; return its id."""
+        return str(self.flwr("run", "/opt/fedpfl/app", "testbed", "--run-config", settings)["run-id"])
+
+    def status(self, run: str) -> str:
+        return str(self.flwr("ls", "--run-id", run)["runs"][0]["status"])
+
+    def wait_for(self, run: str) -> list[dict[str, object]]:
+        """Wait for the end of the run `first`; return its lines of metrics."""
         started = time.monotonic()
-        run = str(self.flwr("run", "/opt/fedpfl/app", "testbed", "--run-config", settings)["run-id"])
 
         def ended() -> str | None:
-            status = str(self.flwr("ls", "--run-id", run)["runs"][0]["status"])
+            status = self.status(run)
             return status if status.startswith("finished") else None
 
         assert wait_until(ended, hint=self.logs, seconds=SECONDS) == "finished:completed", self.logs()
-        self.seconds["run"] = time.monotonic() - started
+        self.seconds.append(("run", round(time.monotonic() - started, 1)))
         return [json.loads(line) for line in self.runs("first/metrics.jsonl").read_text().splitlines()]
+
+    def train(self, settings: str) -> list[dict[str, object]]:
+        """Carry out a run; return its lines of metrics."""
+        return self.wait_for(self.submit(settings))
 
     def runs(self, path: str) -> Path:
         return self.laptop.path(f"/var/lib/fedpfl/.fedpfl/runs/{path}")
@@ -227,6 +241,11 @@ class Bench:
             for path in sorted(board.path("/var/lib/fedpfl/.fedpfl/state").rglob("*"))
             if path.is_file()
         }
+
+
+def since(machine: machines.Machine, *services: str) -> str:
+    """Return when services of a machine were last started."""
+    return machine.do("systemctl", "show", "--property=Id,ActiveEnterTimestampMonotonic", *services)
 
 
 def changed(output: str) -> dict[str, int]:
@@ -261,7 +280,7 @@ def bench(tmp_path_factory):
         bench.prepare()
         bench.before = {machine.name: machine.written() for machine in bench.all}
         yield bench
-        print({name: round(seconds, 1) for name, seconds in bench.seconds.items()})
+        print(bench.seconds)
 
 
 def test_a_fresh_board_gets_the_laptop_s_key(bench):
@@ -329,7 +348,14 @@ def test_a_board_that_is_off_is_named_and_an_absent_one_is_not_waited_for(bench)
     bench.play("site", "-i", "/srv/absent.yml")
     assert set(bench.nodes()) == here
     off.do("systemctl", "start", "ssh")
+    others = {
+        bench.laptop: ["fedpfl-broker", "fedpfl-superlink", "fedpfl-superexec", "fedpfl-bridge-server"],
+        bench.boards["nano-1"]: ["fedpfl-worker", "fedpfl-bridge-device", "fedpfl-supernode@0"],
+    }
+    started = {machine: since(machine, *services) for machine, services in others.items()}
     bench.play("site")
+    # As for a board that is new: no other machine is restarted.
+    assert {machine: since(machine, *services) for machine, services in others.items()} == started
     now = bench.nodes()
     # Flower takes no key a second time, so clients that were away have new ones; nothing else was touched.
     assert {name for name in now if now[name] == nodes[name]} == here
@@ -339,14 +365,27 @@ def test_a_board_that_is_off_is_named_and_an_absent_one_is_not_waited_for(bench)
 def test_what_a_broken_play_left_is_in_force_after_its_repeat(bench):
     """The play breaks off behind the policy, before the services are restarted."""
     board = bench.boards["nano-1"]
-    worker = ["systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "fedpfl-worker"]
-    before = board.do(*worker)
+    before = since(board, "fedpfl-worker")
     board.do("rm", "/etc/fedpfl/policy.toml")
-    bench.play("site", "-e", '{"fedpfl_supernode_port": "{{ 1 / 0 }}"}', fails=True)
+    bench.play("site", *BROKEN_AT_A_BOARD, fails=True)
     board.do("test", "-f", "/etc/fedpfl/policy.toml")
-    assert board.do(*worker) == before
+    assert since(board, "fedpfl-worker") == before
     bench.play("site")
-    assert board.do(*worker) != before
+    assert since(board, "fedpfl-worker") != before
+
+
+def test_no_play_changes_anything_under_a_run(bench):
+    """The run waits for a seventh client."""
+    run = bench.submit(SETTINGS.replace("num-clients=6", "num-clients=7 min-clients=7").replace("first", "waits"))
+    wait_until(lambda: bench.status(run) == "running", hint=bench.logs, seconds=SECONDS)
+    before = since(bench.laptop, "fedpfl-superlink")
+    for playbook in ("site", "update", "rotate-keys", "first-run", "teardown"):
+        output = bench.play(playbook, "-e", "fedpfl_remove=everything", fails=True)
+        assert f"These runs are under way: {run}." in output
+        assert changed(output) == {}
+    bench.play("site", "-e", "fedpfl_during_a_run=true")
+    assert bench.status(run) == "running" and since(bench.laptop, "fedpfl-superlink") == before
+    bench.flwr("stop", run)
 
 
 def test_one_command_carries_out_a_first_round(bench):
@@ -397,6 +436,8 @@ def test_an_update_goes_one_device_at_a_time_and_loses_no_state(bench, tmp_path)
     make_bundle(bench.laptop.path("/srv/bundle"), newer)
     assert "/srv/bundle is not signed" in bench.play("update", fails=True)
     bench.sign()
+    # It breaks off on the first board, whose services are stopped for the installation.
+    bench.play("update", *BROKEN_AT_A_BOARD, fails=True)
     output = bench.play("update")
     headers = re.findall(r"^PLAY \[Devices, one at a time\]", output, re.MULTILINE)
     assert len(headers) == len(BOARDS)
@@ -419,12 +460,27 @@ def test_keys_are_replaced_everywhere(bench):
         return contents
 
     before, ids = secrets(), bench.online()
-    output = bench.play("rotate-keys", "--diff")
+    # It breaks off on the server, its repeat on the boards: each time behind the new secrets, before the restarts.
+    output = bench.play("rotate-keys", "--diff", "-e", '{"fedpfl_superlink_state": "{{ 1 / 0 }}"}', fails=True)
+    output += bench.play("site", "--diff", *BROKEN_AT_A_BOARD, fails=True)
+    output += bench.play("site", "--diff")
     after = secrets()
     assert_tells_no_secret(bench, output)
     assert [name for name in before if before[name] == after[name]] == []
     assert len(bench.online() - ids) == CLIENTS
     assert bench.train(f"{SETTINGS} num-server-rounds=3 resume=true")[-1]["round"] == 3
+
+
+def test_a_board_with_a_new_card_is_let_in(bench):
+    """Its keys and personal arrays are gone with the old one."""
+    board, clients = bench.boards["nano-2"], BOARDS["nano-2"][1]
+    board.do("sh", "-c", "systemctl stop 'fedpfl-*'; rm -r /etc/fedpfl/keys /var/lib/fedpfl/.fedpfl/state")
+    bench.play("site")
+    told = bench.laptop.do(
+        "testbed", "fedpfl", "resume", "first", "--replaced", ",".join(map(str, clients)), "-c", "num-server-rounds=4"
+    )
+    line = bench.wait_for(re.fullmatch(r"first goes on as run (\d+): flwr ls testbed\n", told)[1])[-1]
+    assert (line["round"], line["clients"]) == (4, list(range(CLIENTS)))
 
 
 def test_results_and_logs_come_back(bench):
@@ -436,7 +492,10 @@ def test_results_and_logs_come_back(bench):
     assert {path.name for path in (collected / "logs").iterdir()} == {f"{machine.name}.log" for machine in bench.all}
     assert "train of client 3, round 1" in (collected / "logs" / "nano-2.log").read_text()
     lines = (collected / "runs" / "first" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
+    with (collected / "runs" / "first" / "boards.csv").open() as file:
+        measured = [(int(row["round"]), row["board"]) for row in csv.DictReader(file)]
+    assert measured == [(number, board) for number in (1, 2, 3, 4) for board in BOARDS]
 
 
 def test_teardown_leaves_nothing(bench):

@@ -384,7 +384,6 @@ def test_no_play_changes_anything_under_a_run(bench):
         output = bench.play(playbook, "-e", "fedpfl_remove=everything", fails=True)
         assert f"These runs are under way: {run}." in output
         assert changed(output) == {}
-    bench.play("site", "-e", "fedpfl_during_a_run=true")
     assert bench.status(run) == "running" and since(bench.laptop, "fedpfl-superlink") == before
     bench.flwr("stop", run)
 

@@ -106,21 +106,14 @@ def test_a_model_of_fifteen_lines_runs(method, tmp_path):
     assert isinstance(model, Net) and model.out.out_features == 10
 
 
-CHANGES = [
-    {"permute_labels": True}, {"tune_epochs": 1, "permute_labels": True}, {"wire_dtype": "float16"},
-    {"early_stop": 1, "num_server_rounds": 3}, {"tune_epochs": 1, "trainable": "lora"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [
-        ("local", {"client_models": {0: "mlp"}}), ("local", {"client_models": {0: "mlp"}, "tune_epochs": 1}),
-        *((method, changes) for method in ("fedavg", "fedper", "fedala", "per-fedavg", "ditto") for changes in CHANGES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "changes"), [
+    ("local", {"client_models": {0: "small-cnn"}, "tune_epochs": 1}), ("fedavg", {"permute_labels": True}),
+    ("fedper", {"tune_epochs": 1, "permute_labels": True}), ("per-fedavg", {"tune_epochs": 1, "permute_labels": True}),
+    ("fedala", {"wire_dtype": "float16"}), ("ditto", {"early_stop": 1, "num_server_rounds": 3}),
+    ("fedavg", {"tune_epochs": 1, "trainable": "lora"}), ("fedper", {"tune_epochs": 1, "trainable": "lora"}),
+])  # fmt: skip
 def test_settings_that_change_what_is_tested_change_what_is_given_back(method, changes, tmp_path):
-    assert model_of(run(method, "small-cnn", tmp_path, **{"num_server_rounds": 2, **changes}))
+    assert model_of(run(method, "mlp", tmp_path, **{"num_server_rounds": 2, **changes}))
 
 
 @pytest.mark.parametrize("changes", [{"device_models": "never"}, {"test_at": "start"}])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.api.comparisons import Runs
-from fedpfl.cli.common import load_app
+from fedpfl.cli.common import load_app, prepare
 from fedpfl.core import user_code
 from fedpfl.setup import reference
 from fedpfl.study.run_store import Store
@@ -67,13 +66,8 @@ def test_a_class_has_its_settings_at_once():
         fedpfl.run(method=made(), double_facto=3.0, **FEW)
 
 
-def test_a_method_in_any_file_has_its_settings_in_a_fresh_process_and_in_a_sweep(elsewhere):
-    code = f"""
-import fedpfl
-run = fedpfl.run(method="far:Double", double_factor=3.0, workers=0, run_name="one", **{FEW!r})
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    one = fedpfl.load("one", output_dir="runs")
+def test_a_method_in_any_file_has_its_settings_in_a_sweep_of_processes_and_in_a_resumed_run():
+    one = fedpfl.run(method="far:Double", double_factor=3.0, workers=0, **FEW)
     assert one.settings["double-factor"] == 3.0
     swept = fedpfl.sweep({"double_factor": [3.0]}, method="far:Double", **FEW)
     assert not swept.failed and torch.equal(head(swept.runs[0]), head(one))
@@ -91,15 +85,9 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
     reference.update(elsewhere)
     text = (elsewhere / "pyproject.toml").read_text()
     assert "double-factor = 2.0" in text and 'method = "far:Double"' in text
-    code = """
-from pathlib import Path
-from fedpfl.cli.common import app_settings
-from fedpfl.cli.common import prepare
-for texts in (["double-factor=4"], ['method="fedavg"']):
-    print(prepare(Path(), texts, 2, None).config.method.name)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
-    assert done.stdout.split() == ["double", "fedavg"]
+    for texts, name in ((["double-factor=4"], "double"), (['method="fedavg"'], "fedavg")):
+        user_code.set_folder(None)  # as in a new process
+        assert prepare(Path(), texts, 2, None).config.method.name == name
 
 
 def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
@@ -338,8 +326,14 @@ def with_rule(**hooks):
     return type("Own", (fedpfl.Method,), {"name": "own-rule", "aggregation": fedpfl.Aggregation(rule)})
 
 
-def nothing(self, client, kind):
-    return None
+def made_of_mean(change):
+    """Return a hook that makes something else of the mean."""
+
+    def finish(self):
+        fedpfl.Mean.finish(self)
+        self.shared = change(self.shared)
+
+    return finish
 
 
 def in_place(self, client):
@@ -347,95 +341,73 @@ def in_place(self, client):
     return self.shared
 
 
-def not_finite(self):
-    fedpfl.Mean.finish(self)
-    self.shared = self.shared * np.nan
-
-
 def raising(self, *arguments):
     return {}["left"]
+
+
+def weighing(value):
+    return lambda self, client, reply=None: value
 
 
 @pytest.mark.parametrize(
     ("hook", "function", "said"),
     [
-        ("attachments", nothing, "Pull.attachments': returns None, and must return the class Payload"),
-        ("outgoing", lambda self, client: [1.0], "Pull.outgoing': returns a list, and must return the class ndarray"),
+        ("attachments", lambda *_: None, "Pull.attachments': returns None, and must return the class Payload"),
+        ("outgoing", lambda *_: [1.0], "Pull.outgoing': returns a list, and must return the class ndarray"),
         *((hook, raising, f"Pull.{hook}': raises KeyError: 'left'") for hook in ("begin", "attachments", "finish")),
         ("add", lambda self, client, shared, reply: raising(self), "Pull.add': raises KeyError: 'left'"),
         ("outgoing", in_place, "Pull.outgoing': raises ValueError: output array is read-only"),
-        ("finish", not_finite, "Pull.finish': leaves self.shared as one with values that are not finite"),
-        (
-            "attachments",
-            lambda self, client, kind: fedpfl.Payload(config={"round": 9}),
-            "Pull.attachments': returns the config 'round', which is a name of fedpfl's own in messages",
-        ),
-        *(
-            (
-                "weight",
-                lambda self, client, reply=None, value=value: value,
-                f"Pull.weight': returns {value!r}, and must",
-            )
-            for value in ("2", float("nan"), -1.0, None, float("inf"))
-        ),
-        ("weight", lambda self, client, reply=None: 0, "Pull.weight': returns 0 for every client of the round"),
+        ("attachments", lambda *_: fedpfl.Payload(config={"round": 9}),
+         "Pull.attachments': returns the config 'round', which is a name of fedpfl's own in messages"),
+        *(("weight", weighing(value), f"Pull.weight': returns {value!r}, and must")
+          for value in ("2", float("nan"), -1.0, None, float("inf"))),
+        ("weight", weighing(0), "Pull.weight': returns 0 for every client of the round"),
+        *(("finish", made_of_mean(change), f"Pull.finish': leaves self.shared as {said}") for change, said in (
+            (lambda mean: mean * np.nan, "one with values that are not finite"),
+            (lambda mean: np.stack([mean, mean]), r"float32 of shape \(2, \d+\); it must be a vector"),
+            (lambda mean: mean[:-1], r"float32 of shape \(\d+,\); it must be a vector of \d+ floats"),
+            (lambda mean: mean.astype(int), "int64 of shape"),
+            (lambda mean: mean.tolist(), "a list; it must be a vector"),
+            (lambda mean: np.full_like(mean, 1e38), r"one with the value 1e\+38; must stay below 1e\+30"),
+        )),
+        ("finish", made_of_mean(lambda mean: np.full_like(mean, 1e29)),
+         r"the training diverged.*; the rule Pull made the largest shared value 1e\+29, of 0\.\d+ before"),
     ],
-)
+)  # fmt: skip
 def test_a_hook_of_a_rule_that_fails_is_named_in_one_line(hook, function, said):
-    with pytest.raises(fedpfl.ConfigError) as caught:
+    with pytest.raises(fedpfl.FedpflError, match=said) as caught:
         fedpfl.run(method=with_rule(**{hook: function}), workers=0, **FEW)
-    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("more", "reserved"),
+    ("rate", "said"),
     [
-        ({"metrics": {"train-loss": 0.0}}, "train-loss"),
-        ({"metrics": {"train-samples": 1}}, "train-samples"),
-        ({"metrics": {"num-examples": 1}}, "num-examples"),
-        ({"metrics": {"gradients": 1}}, "gradients"),
-        ({"config": {"layout": "all"}}, "layout"),
+        (1e60, r"server-learning-rate = 1e\+60: leads to a shared value of inf, and no model computes"),
+        (1e30, r"the training diverged.*; the server's step made the largest shared value"),
     ],
 )
-def test_a_methods_numbers_have_names_of_their_own(more, reserved):
-    class Own(fedpfl.Method):
-        name = "own-numbers"
-
-        def conclude(self, local):
-            return fedpfl.Payload(**more)
-
-    message = f"conclude returns '{reserved}', which is a name of fedpfl's own in replies"
-    with pytest.raises(fedpfl.FedpflError, match=message):
-        fedpfl.run(method=Own, workers=0, diagnostics=True, **FEW)
-
-
-def grown(largest):
-    def finish(self):
-        fedpfl.Mean.finish(self)
-        self.shared = np.full_like(self.shared, largest)
-
-    return {"method": with_rule(finish=finish)}
-
-
-def by_server(rate):
-    return {"method": "fedavg", "server_optimizer": "adam", "server_learning_rate": rate}
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (grown(1e38), r"'Pull.finish': leaves self.shared as one with the value 1e\+38; must stay below 1e\+30"),
-        (grown(1e29), r"the training diverged.*; the rule Pull made the largest shared value 1e\+29, of 0\.\d+ before"),
-        (
-            by_server(1e60),
-            r"server-learning-rate = 1e\+60: leads to a shared value of inf, and no model computes",
-        ),
-        (by_server(1e30), r"the training diverged.*; the server's step made the largest shared value"),
-    ],
-)
-def test_values_that_no_model_trains_from_are_their_makers_fault(settings, said):
+def test_values_that_no_model_trains_from_are_their_makers_fault(rate, said):
     with pytest.raises(fedpfl.FedpflError, match=said):
-        fedpfl.run(workers=0, **{**FEW, **settings, "num_server_rounds": 2})
+        fedpfl.run("fedavg", workers=0, server_optimizer="adam", server_learning_rate=rate, **FEW)
+
+
+def test_a_methods_numbers_have_names_of_their_own():
+    for more in (
+        {"metrics": {"train-loss": 0.0}}, {"metrics": {"train-samples": 1}}, {"metrics": {"num-examples": 1}},
+        {"metrics": {"gradients": 1}}, {"config": {"layout": "all"}},
+    ):  # fmt: skip
+
+        class Own(fedpfl.Method):
+            name = "own-numbers"
+
+            def conclude(self, local, more=more):
+                return fedpfl.Payload(**more)
+
+        ((reserved, *_),) = more.values()
+        message = f"conclude returns '{reserved}', which is a name of fedpfl's own in replies"
+        with pytest.raises(fedpfl.FedpflError, match=message):
+            fedpfl.run(method=Own, workers=0, diagnostics=True, **FEW)
 
 
 def test_what_a_rule_makes_of_a_reply_is_not_what_the_client_said():
@@ -452,35 +424,14 @@ def counting(self):
     self.rounds = getattr(self, "rounds", 0) + 1
 
 
-@pytest.mark.parametrize(("remembers", "noticed"), [((), True), (("rounds",), False)])
-def test_what_a_rule_keeps_without_remembering_is_noticed(capfd, remembers, noticed):
+@pytest.mark.parametrize("remembers", [False, True])
+def test_what_a_rule_keeps_without_remembering_is_noticed(capfd, remembers):
     def state(self):
         return {**fedpfl.Rule.state(self), "rounds": np.array(self.rounds)}
 
     hooks = {"finish": counting, **({"state": state} if remembers else {})}
     fedpfl.run(method=with_rule(**hooks), workers=0, **{**FEW, "quiet": False})
-    assert ("the rule Pull keeps rounds from round to round" in "".join(capfd.readouterr())) == noticed
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (
-            lambda mean: np.stack([mean, mean]),
-            r"leaves self.shared as float32 of shape \(2, \d+\); it must be a vector",
-        ),
-        (lambda mean: mean[:-1], r"leaves self.shared as float32 of shape \(\d+,\); it must be a vector of \d+ floats"),
-        (lambda mean: mean.astype(int), "leaves self.shared as int64 of shape"),
-        (lambda mean: mean.tolist(), "leaves self.shared as a list; it must be a vector"),
-    ],
-)
-def test_what_a_rule_makes_is_looked_at_where_it_is_made(made, said):
-    def finish(self):
-        fedpfl.Mean.finish(self)
-        self.shared = made(self.shared)
-
-    with pytest.raises(fedpfl.ConfigError, match=f"Pull.finish': {said}"):
-        fedpfl.run(method=with_rule(finish=finish), workers=0, **FEW)
+    assert ("the rule Pull keeps rounds from round to round" in "".join(capfd.readouterr())) != remembers
 
 
 def test_a_rule_whose_first_round_changes_nothing_is_noticed(capfd):

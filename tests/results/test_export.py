@@ -133,21 +133,21 @@ def right(outputs, y):
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedavg"])
-@pytest.mark.parametrize("form", ["torchscript", "onnx"])
-def test_programs_have_the_recorded_accuracy(tmp_path, method, form):
+def test_programs_have_the_recorded_accuracy(tmp_path, method):
+    runtime = pytest.importorskip("onnxruntime")
     run = simulate(tmp_path, 2, method=method, num_server_rounds=1, **FEW_SAMPLES)
-    (path,) = export_personal(run, [1] if method == "fedper" else None, form)
-    assert path.name == f"{'client-00001' if method == 'fedper' else 'global'}{FORMS[form]}"
-    about = json.loads(path.with_suffix(".json").read_text())
-    assert (about["method"], about["scaling"], about["input-shape"]) == (method, "pixels", [1, 8, 8])
     config = Config.parse(run.config())
     x, y = federated_data(config.data, 2, config.run.seed).test(1)
-    if form == "torchscript":
-        outputs = torch.jit.load(str(path))(x).detach().numpy()
-    else:
-        runtime = pytest.importorskip("onnxruntime")
-        outputs = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x.numpy()})[0]
-    assert right(outputs, y.numpy()) == pytest.approx(run.history().last_test()["1"])
+    for form in ("torchscript", "onnx"):
+        (path,) = export_personal(run, [1] if method == "fedper" else None, form)
+        assert path.name == f"{'client-00001' if method == 'fedper' else 'global'}{FORMS[form]}"
+        about = json.loads(path.with_suffix(".json").read_text())
+        assert (about["method"], about["scaling"], about["input-shape"]) == (method, "pixels", [1, 8, 8])
+        if form == "torchscript":
+            outputs = torch.jit.load(str(path))(x).detach().numpy()
+        else:
+            outputs = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x.numpy()})[0]
+        assert right(outputs, y.numpy()) == pytest.approx(run.history().last_test()["1"])
 
 
 @pytest.mark.parametrize(
@@ -183,20 +183,21 @@ def people():
     return clients
 
 
-@pytest.mark.parametrize("method", ["fedper", "fedavg"])
-@pytest.mark.parametrize("standardize", ["none", "client", "all"])
+@pytest.mark.parametrize(
+    ("method", "standardize"), [("fedper", "client"), ("fedavg", "client"), ("fedavg", "all"), ("fedper", "none")]
+)
 def test_models_take_samples_as_the_data_have_them(elsewhere, method, standardize):
-    data, few = people(), {"model": "mlp", "num_server_rounds": 3, "workers": 0, "quiet": True}
+    data, few = people(), {"model": "mlp", "num_server_rounds": 1, "workers": 0, "quiet": True}
     run = fedpfl.run(method, data=data, standardize=standardize, impute="mean", **few)
     runtime = pytest.importorskip("onnxruntime")
     with run.objects():
         rows = [federated_data(run._folder.parsed().data, 3, 1).arrays(client) for client in range(3)]
     for number, (name, row) in enumerate(zip(data, rows, strict=True)):
         x, y = row["x_test"], row["y_test"]
-        recorded = pytest.approx(run.clients.loc[(3, number), "accuracy"])
+        recorded = pytest.approx(run.clients.loc[(1, number), "accuracy"])
         assert right(run.model(client=name)(torch.from_numpy(x)).detach().numpy(), y) == recorded
         script = run.export("torchscript", client=name)[0]
-        if name == "ben":  # an export takes a second
+        if name == "ben" and standardize == "client":  # an export takes a second
             session = runtime.InferenceSession(run.export("onnx", client=name)[0], providers=["CPUExecutionProvider"])
             assert right(session.run(None, {"x": x})[0], y) == recorded
         assert right(torch.jit.load(script)(torch.from_numpy(x)).detach().numpy(), y) == recorded

@@ -13,53 +13,43 @@ from typer.testing import CliRunner
 
 from fedpfl.cli import app
 
+pytestmark = pytest.mark.xdist_group("chromium")
 
-def test_the_paper_s_numbers_stand_beside_the_measured_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
-    file, page, root = write(tmp_path), tmp_path / "report.html", tmp_path / "runs"
-    settings = ["--seeds", "1", "--output-dir", str(root), "-c", "local-epochs=1"]
-
-    def fedpfl(*arguments: str) -> str:
-        done = CliRunner().invoke(app, [*arguments, *settings], prog_name="fedpfl")
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    fedpfl("report", "--experiment", str(file), "-o", str(page))
-    before = page.read_text()
-    assert "<title>A table</title>" in before
-    assert "0 of 3 runs are finished" in before
-    assert "81.91 ± 3.09" in before
-    assert '"svg"' not in before
-    fedpfl("experiment", "run", str(file), "-q")
-    fedpfl("report", "--experiment", str(file), "-o", str(page))
-    after = page.read_text()
-    assert "3 of 3 runs are finished" in after
-    assert "81.91 ± 3.09" in after
-    assert "Accuracy of the clients" in after
-    assert after.count('"svg"') > 5
-
-
+ANALYSES = "[analyses]\nattack = { of = 'all', clients = 1, images = 2, iterations = 2 }\n[rows]"
 PHONE = 390
 WIDTH = "document.documentElement.scrollWidth"
 
 
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The text of the report before any run, and the file of the one after all runs."""
+    folder = tmp_path_factory.mktemp("report")
+    file, page = write(folder, FILE.replace("[rows]", ANALYSES)), folder / "report.html"
+    settings = ["--seeds", "1", "--output-dir", str(folder / "runs"), "-c", 'local-epochs=1 model="mlp"']
+    report, texts = ["report", "--experiment", str(file), "-o", str(page)], []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedpfl.study.execution.Process", InProcess)
+        for command in (report, ["experiment", "run", str(file), "-q"], report):
+            done = CliRunner().invoke(app, [*command, *settings], prog_name="fedpfl")
+            assert done.exit_code == 0, done.output
+            texts.append(page.read_text())
+    return texts[0], page
+
+
+def test_the_paper_s_numbers_stand_beside_the_measured_ones(pages: tuple[str, Path]) -> None:
+    before, after = pages[0], pages[1].read_text()
+    assert "<title>A table</title>" in before
+    assert "0 of 3 runs are finished" in before and '"svg"' not in before
+    assert "3 of 3 runs are finished" in after and "Accuracy of the clients" in after and after.count('"svg"') > 5
+    assert "81.91 ± 3.09" in before and "81.91 ± 3.09" in after
+
+
 @pytest.mark.skipif(PROGRAM is None, reason="needs Chromium (apt-get install chromium)")
-@pytest.mark.xdist_group("chromium")
-def test_the_page_of_an_experiment_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
-    analyses = "[analyses]\nattack = { of = 'all', clients = 1, images = 2, iterations = 2 }\n[rows]"
-    file, page, picture = (
-        write(tmp_path, FILE.replace("[rows]", analyses)),
-        tmp_path / "report.html",
-        tmp_path / "a.png",
-    )
-    for command in (["experiment", "run", str(file), "-q"], ["report", "--experiment", str(file), "-o", str(page)]):
-        settings = ["--seeds", "1", "--output-dir", str(tmp_path / "runs"), "-c", "local-epochs=1"]
-        done = CliRunner().invoke(app, [*command, *settings], prog_name="fedpfl")
-        assert done.exit_code == 0, done.output
+def test_the_page_of_an_experiment_in_a_browser(pages: tuple[str, Path], tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
     with Browser(tmp_path / "profile") as browser:
         for width, height in ((1280, 800), (PHONE, 844)):
-            assert browser.open(page, width, height) == []
+            assert browser.open(pages[1], width, height) == []
             assert browser.evaluate(WIDTH) <= width
             browser.picture(picture)
             with Image.open(picture) as seen:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import simulate
+from support import FEW_SAMPLES, simulate
 from torch import nn
 
 from fedpfl.core.errors import ConfigError
@@ -24,7 +24,7 @@ attack_run, observe, psnr, psnr_of_grey = attack.attack_run, attack.observe, att
 cosine_distance, squared_distance = attack.cosine_distance, attack.squared_distance
 label_from_bias, total_variation = attack.label_from_bias, attack.total_variation
 
-QUICK = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
+QUICK = {**FEW_SAMPLES, "num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.01, "evaluate_every": 0}
 # Each with something of its own: data, attached settings or models, other losses, gradients or forward passes.
 UNLIKE = ("ditto", "factorized-fl-plus", "fedem", "fedfac", "fedfomo", "fedreg", "fedrod", "per-fedavg", "pfedsd")
 

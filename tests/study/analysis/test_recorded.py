@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import simulate
+from support import FEW_SAMPLES, simulate
 
 from fedpfl import models
 from fedpfl.results.run_folder import RunFolder
@@ -14,7 +14,7 @@ from fedpfl.study.analysis import ANALYSES, NotRecorded
 mean_of_others = ANALYSES["similarity"].function.__globals__["mean_of_others"]
 traffic = ANALYSES["communication"].function.__globals__["traffic"]
 
-SMALL = {"num_server_rounds": 2, "local_epochs": 1}
+SMALL = {**FEW_SAMPLES, "num_server_rounds": 2, "local_epochs": 1}
 
 
 @pytest.mark.parametrize(

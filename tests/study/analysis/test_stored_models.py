@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import simulate
+from support import FEW_SAMPLES, simulate
 
 import fedpfl
 from fedpfl.core.errors import ConfigError
@@ -19,7 +19,7 @@ parts = ANALYSES["masking"].function.__globals__["parts"]
 contrast = ANALYSES["feature-maps"].function.__globals__["contrast"]
 scaled = ANALYSES["feature-maps"].function.__globals__["scaled"]
 
-QUICK = {"num_server_rounds": 2, "local_epochs": 2}
+QUICK = {**FEW_SAMPLES, "num_server_rounds": 2, "local_epochs": 2}
 
 
 def test_of_a_split_layer_every_parameter_is_in_one_part(tmp_path):

@@ -67,17 +67,8 @@ def test_a_run_is_watched_from_its_start_to_its_end(browser, tmp_path, monkeypat
         add_round(folder, 2, failed={1: "out of memory"})
         shows(browser, "#progress", "2 of 5 rounds in 2 s, about 2 s left")
         assert browser.evaluate("document.activeElement.tagName") == "BUTTON", "what is drawn again keeps the focus"
-        assert rows(browser, "Last rounds of one")[0] == [
-            "2",
-            "4.50",
-            "1.40",
-            "50.00",
-            "0.500",
-            "3.00",
-            "0.75",
-            "2",
-            "1",
-        ]
+        last = ["2", "4.50", "1.40", "50.00", "0.500", "3.00", "0.75", "2", "1"]
+        assert rows(browser, "Last rounds of one")[0] == last
         assert rows(browser, "Clients that failed") == [["one", "2", "1", "out of memory"]]
         assert browser.evaluate("document.querySelectorAll('figure svg').length") > 4
 
@@ -163,64 +154,45 @@ def test_a_hundred_clients_and_five_hundred_rounds_stay_light(browser, tmp_path)
         shows(browser, "#progress", "500 of 501 rounds")
         assert browser.evaluate("JSON.stringify(shown.page).length") < 2e6
         timed = "(() => { const from = performance.now(); draw(shown.page); return performance.now() - from; })()"
-        times = sorted(browser.evaluate(timed) for _ in range(15))
-        print(f"a redraw takes {times[7]:.1f} ms (median of 15)")
-        assert times[7] < 100, "smooth, also where other programs take most of the processor"
+        times = sorted(browser.evaluate(timed) for _ in range(5))
+        assert times[2] < 100, "smooth, also where other programs take most of the processor"
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_telephone_and_follows_the_reader_s_colours(browser, tmp_path, dark):
+def test_it_fits_a_telephone_and_follows_the_reader_s_colours(browser, tmp_path):
     make_run(tmp_path, "20261125-022103-0a1b-feddecomp-a-long-name", clients=12, rounds=5)
     with served(tmp_path) as page:
-        assert browser.open(page.address(), width=PHONE, height=844, dark=dark) == []
-        shows(browser, "#progress", "5 of 5 rounds")
-        browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-        assert browser.evaluate("document.documentElement.scrollWidth") <= PHONE
-        assert browser.evaluate("innerWidth") == PHONE
-        background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, background[4:-1].split(","))) < 384) is dark
+        for dark in (False, True):
+            assert browser.open(page.address(), width=PHONE, height=844, dark=dark) == []
+            shows(browser, "#progress", "5 of 5 rounds")
+            browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+            assert browser.evaluate("document.documentElement.scrollWidth") <= PHONE
+            assert browser.evaluate("innerWidth") == PHONE
+            background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (sum(map(int, background[4:-1].split(","))) < 384) is dark
 
 
-def test_everything_has_a_name_and_can_be_reached(browser, tmp_path):
-    make_run(tmp_path, "one", rounds=2)
-    with served(tmp_path) as page:
-        browser.open(page.address())
-        shows(browser, "#progress", "2 of 5 rounds")
-        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-        roles = {
-            "link",
-            "combobox",
-            "table",
-            "region",
-            "img",
-            "image",
-            "figure",
-            "heading",
-            "row",
-            "status",
-            "checkbox",
-            "button",
-        }
-        named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
-        seen = {role for role, _ in named}
-        assert {"link", "combobox", "table", "region", "heading", "status"} <= seen
-        unnamed = [role for role, name in named if role in roles - {"row", "table", "status", "figure"} and not name]
-        assert unnamed == []
-        scrolled = "[...document.querySelectorAll('.scroll')].every(box => box.tabIndex === 0)"
-        assert browser.evaluate(scrolled), "what scrolls can be scrolled by keys"
+# Of the parts of a page, those that have to have a name.
+NAMED = {"link", "combobox", "region", "img", "image", "heading", "checkbox", "button"}
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_keeps_the_rules_of_accessibility_and_contrast(browser, tmp_path, dark):
+def test_everything_has_a_name_and_can_be_reached_and_keeps_the_rules_of_accessibility(browser, tmp_path):
     make_run(tmp_path, "other", rounds=2, seed=2, about={"division": 7})
     folder = make_run(tmp_path, "one", rounds=2, about={"division": 7})
     add_round(folder, 3, failed={1: "out of memory"})
     with served(tmp_path) as page:
-        browser.open(page.address("one") + "&run=other", dark=dark)
-        shows(browser, "#title", "one, other")
-        browser.evaluate("bench.hidden = false")
-        browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-        assert browser.broken_rules() == []
+        for dark in (False, True):
+            browser.open(page.address("one") + "&run=other", dark=dark)
+            shows(browser, "#title", "one, other")
+            browser.evaluate("bench.hidden = false")
+            browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+            nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+            told = [node for node in nodes if not node.get("ignored")]
+            names = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in told]
+            assert {"link", "combobox", "table", "region", "heading", "status"} <= {role for role, _ in names}
+            assert [role for role, name in names if role in NAMED and not name] == []
+            scrolled = "[...document.querySelectorAll('.scroll')].every(box => box.tabIndex === 0)"
+            assert browser.evaluate(scrolled), "what scrolls can be scrolled by keys"
+            assert browser.broken_rules() == []
 
 
 @pytest.mark.xdist_group("mqtt")

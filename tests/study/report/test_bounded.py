@@ -28,8 +28,9 @@ def of_many_clients() -> Section:
     )
 
 
-def test_tables_and_figures_are_bounded_and_say_so():
-    section = bounded(of_many_clients())
+def test_tables_and_figures_are_bounded_and_say_so(tmp_path):
+    whole = of_many_clients()
+    section = bounded(whole)
     (table,) = section.tables
     spread, gains, data, similar = section.figures
     assert len(table.rows) == MAX_ROWS
@@ -47,12 +48,11 @@ def test_tables_and_figures_are_bounded_and_say_so():
         "Data: shown are 200 of 100,000 clients, the first.",
         "Similar: shown are 200 of 500 rows, evenly spaced.",
     ]
-
-
-def test_the_quartiles_stay_where_they_are():
-    whole = of_many_clients().figures[0].groups["a"]
-    shown = bounded(of_many_clients()).figures[0].groups["a"]
-    assert np.percentile(shown, (25, 50, 75)) == pytest.approx(np.percentile(whole, (25, 50, 75)), abs=0.01)
+    shown, values = spread.groups["a"], whole.figures[0].groups["a"]
+    assert np.percentile(shown, (25, 50, 75)) == pytest.approx(np.percentile(values, (25, 50, 75)), abs=0.01)
+    write_page(tmp_path / "report.html", "Many", [whole], ["a"])
+    assert (tmp_path / "report.html").stat().st_size < 4e6
+    assert "1,000 of 100,000 rows" in (tmp_path / "report.html").read_text()
 
 
 def test_what_is_small_stays_as_it_is():
@@ -63,10 +63,3 @@ def test_what_is_small_stays_as_it_is():
     assert bounded(small).notes == small.notes
     assert bounded(small).tables == small.tables
     assert sorted(bounded(small).figures[0].groups["a"]) == [1.0, 2.0]
-
-
-def test_the_page_is_small(tmp_path):
-    path = tmp_path / "report.html"
-    write_page(path, "Many", [of_many_clients()], ["a"])
-    assert path.stat().st_size < 4e6
-    assert "1,000 of 100,000 rows" in path.read_text()

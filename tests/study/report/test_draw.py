@@ -38,14 +38,16 @@ def test_every_kind_is_drawn(figure):
     assert "#1f2328" not in in_page
 
 
-@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[8], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
-def test_drawings_are_the_same_each_time(figure):
-    for form, start in {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}.items():
-        drawing = Pen().file(figure, form)
-        assert drawing.startswith(start) and drawing == Pen().file(figure, form)
+@pytest.mark.parametrize(
+    ("figure", "form", "start"),
+    [(FIGURES[0], "svg", b"<?xml"), (FIGURES[8], "pdf", b"%PDF"), (FIGURES[5], "png", b"\x89PNG")],
+)
+def test_drawings_are_the_same_each_time(figure, form, start):
+    drawing = Pen().file(figure, form)
+    assert drawing.startswith(start) and drawing == Pen().file(figure, form)
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: type(figure).__name__)
+@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[2], FIGURES[-2], FIGURES[-1]])
 def test_a_style_gives_size_font_and_title(figure, tmp_path):
     sheet = tmp_path / "paper.mplstyle"
     sheet.write_text("font.family: serif\nfont.serif: DejaVu Serif\nlines.linewidth: 3\n")
@@ -60,9 +62,8 @@ def test_a_style_gives_size_font_and_title(figure, tmp_path):
         assert sorted(sizes)[-1] == pytest.approx(20 / 3), "all words become smaller"
 
 
-@pytest.mark.parametrize("figure", [FIGURES[0], FIGURES[8], FIGURES[-2]], ids=lambda figure: type(figure).__name__)
-def test_a_style_of_fedpfl_s_own_values_changes_nothing(figure):
-    assert Pen([AWKWARD], [{"font.size": 9.0}]).file(figure, "svg") == Pen([AWKWARD]).svg(figure).encode()
+def test_a_style_of_fedpfl_s_own_values_changes_nothing():
+    assert Pen([AWKWARD], [{"font.size": 9.0}]).file(FIGURES[0], "svg") == Pen([AWKWARD]).svg(FIGURES[0]).encode()
 
 
 @pytest.mark.parametrize(

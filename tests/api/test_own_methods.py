@@ -11,9 +11,11 @@ import pytest
 import torch
 from support import DOUBLE
 from torch import nn
+from typer.testing import CliRunner
 
 import fedpfl
 from fedpfl.api.comparisons import Runs
+from fedpfl.cli import app
 from fedpfl.cli.common import load_app, prepare
 from fedpfl.core import user_code
 from fedpfl.setup import reference
@@ -91,10 +93,6 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
 
 
 def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
-    from typer.testing import CliRunner
-
-    from fedpfl.cli import app
-
     asked = []
     monkeypatch.setattr(Runs, "run", lambda self, grid: asked.extend(grid.wanted()) or {})
     done = CliRunner().invoke(
@@ -107,17 +105,13 @@ def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
 
 
 def test_every_command_finds_the_code_of_this_folder(elsewhere):
-    from typer.testing import CliRunner
-
-    from fedpfl.cli import app
-
     run = fedpfl.run(method="far:Double", workers=0, **{**FEW, "output_dir": "grid/runs"}).path.absolute()
     sweep = elsewhere / "grid" / "tables" / "sweeps" / "mine"
     sweep.mkdir(parents=True)
     (sweep / "runs.json").write_text(json.dumps({run.name: []}))
     for arguments in (
-        ["report", "--sweep", "mine", "--output-dir", "grid"], ["report", str(run)], ["show", str(run)],
-        ["analyse", "per-client", str(run)], ["export", str(run)],
+        ["analyse", "per-client", "--sweep", "mine", "--output-dir", "grid"], ["analyse", "per-client", str(run)],
+        ["show", str(run)], ["export", str(run)],
     ):  # fmt: skip
         user_code.set_folder(None)  # as in a new process: modules of the folder are forgotten
         done = CliRunner().invoke(app, arguments)

@@ -234,7 +234,7 @@ def test_runs_are_compared_drawn_and_reported(elsewhere):
     with pytest.raises(fedpfl.ConfigError, match="must be methods alone, or runs alone"):
         fedpfl.compare(*runs, target=0.5)
     page = comparison.report("both.html", title="Two methods")
-    assert "Two methods" in page.read_text() and runs[1].report("one.html").is_file()
+    assert "Two methods" in page.read_text()
     with pytest.raises(fedpfl.ConfigError, match="must end with"):
         runs[0].plot().save("plot.doc")
 
@@ -248,14 +248,8 @@ def test_runs_on_the_same_python_objects_are_compared_by_their_clients(elsewhere
     def model(num_classes):
         return nn.Linear(5, num_classes)
 
-    settings = {
-        "model": model,
-        "partitioner": "iid",
-        "num_server_rounds": 1,
-        "workers": 0,
-        "quiet": True,
-        "num_clients": 3,
-    }
+    few = {"num_server_rounds": 1, "workers": 0, "quiet": True, "num_clients": 3}
+    settings = {"model": model, "partitioner": "iid", **few}
     runs = [fedpfl.run(m, data=(x, y), seed=seed, **settings) for m in ("fedavg", "local") for seed in (1, 2)]
     comparison = fedpfl.compare(runs)
     assert len(comparison.table) == 2 and list(comparison.pairs["clients"]) == [6] and "Holm" in comparison.conclusion
@@ -286,15 +280,8 @@ def test_a_sweep_takes_a_data_set_of_this_process():
     pytest.importorskip("pandas")
     x = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
     data = fedpfl.Dataset.of("mine", x, (x[:, 0] > 0).astype(np.int64))
-    settings = {
-        "method": "fedavg",
-        "model": "mlp",
-        "num_clients": 2,
-        "num_server_rounds": 1,
-        "workers": 0,
-        "quiet": True,
-    }
-    swept = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, data=data, **settings)
+    few = {"num_clients": 2, "num_server_rounds": 1, "workers": 0, "quiet": True}
+    swept = fedpfl.sweep({"learning_rate": [0.1, 0.01]}, method="fedavg", model="mlp", data=data, **few)
     assert swept.failed == {} and len(swept.runs) == 2
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +15,7 @@ from statistics import mean
 import pytest
 from typer.main import get_command
 
+import fedpfl
 from fedpfl.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -53,26 +53,22 @@ def test_what_the_default_run_gains_is_that_of_its_record(page):
     assert said.groups() == (means["FedPer"], means["Local"], means["FedAvg"])
 
 
-def test_the_code_of_the_readme_runs(tmp_path):
+def test_the_code_of_the_readme_runs(elsewhere, capsys):
     (code,) = blocks("README.md", "python")
-    environment = {**os.environ, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\.\d", done.stdout)
+    exec(code, {"__name__": "readme"})
+    assert re.search(r"\d\.\d", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("page", SHOWN)
-def test_the_commands_of_a_page_exist_with_these_options(page):
+def test_the_commands_of_a_page_exist_with_these_options():
     commands = get_command(app).commands
-    for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
-        name, *arguments = shlex.split(line, comments=True) or [""]
-        if name == "fedpfl":
-            commands[arguments[0]].make_context(arguments[0], arguments[1:])
+    for page in SHOWN:
+        for line in "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines():
+            name, *arguments = shlex.split(line, comments=True) or [""]
+            if name == "fedpfl":
+                commands[arguments[0]].make_context(arguments[0], arguments[1:])
 
 
-def test_the_callbacks_of_the_page_work(tmp_path):
+def test_the_callbacks_of_the_page_work(elsewhere, monkeypatch, capsys):
     posted = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -84,21 +80,11 @@ def test_the_callbacks_of_the_page_work(tmp_path):
         def log_message(self, *arguments):
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    few = "import functools, fedpfl; fedpfl.run = functools.partial(fedpfl.run, num_clients=2, local_epochs=1)\n"
-    code = few + "".join(blocks("docs/how-to/callbacks.md", "python"))
-    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    environment["NOTICE_URL"] = f"http://127.0.0.1:{server.server_port}/"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-        )
-    finally:
+    monkeypatch.setattr(fedpfl, "run", functools.partial(fedpfl.run, num_clients=2, local_epochs=1, workers=0))
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("NOTICE_URL", f"http://127.0.0.1:{server.server_port}/")
+        exec("".join(blocks("docs/how-to/callbacks.md", "python")), {"__name__": "page"})
         server.shutdown()
-        server.server_close()
-        thread.join()
-    assert done.returncode == 0, done.stderr
-    assert "smallest loss with a learning rate of" in done.stdout
+    assert "smallest loss with a learning rate of" in capsys.readouterr().out
     assert len(posted) == 1 and re.search(r"-fedavg-digits: accuracy 0\.\d{3}$", posted[0]["text"])

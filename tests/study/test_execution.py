@@ -43,19 +43,19 @@ def play(of: ExperimentGrid, fake: Fake, **options: int) -> tuple[Silent, dict[s
 
 
 class TestNames:
-    def test_follow_from_the_settings(self) -> None:
-        run = plan(QUICK, 1)
-        assert run.name.startswith("fedavg-digits-")
-        assert plan(QUICK, 2).name != run.name
-        assert plan({**QUICK, "learning-rate": 0.5}, 1).name != run.name
-        assert plan({**QUICK, "num-server-rounds": 3}, 1).name != run.name
-
-    def test_do_not_depend_on_places_nor_on_what_is_the_default_anyway(self) -> None:
+    def test_follow_from_settings_and_data_and_not_from_places_nor_from_what_is_the_default_anyway(self) -> None:
+        name = plan(QUICK, 1).name
+        assert name.startswith("fedavg-digits-")
         for more in ({"data-dir": "/elsewhere"}, {"round-timeout": 5.0}, {"momentum": 0.9}, {"ditto-pull": 3.0}):
-            assert plan({**QUICK, **more}, 1).name == plan(QUICK, 1).name
-
-    def test_other_data_are_another_run(self) -> None:
-        assert plan({**QUICK, "dataset": "npz", "data": "/a"}, 1).name != plan({**QUICK, "dataset": "npz"}, 1).name
+            assert plan({**QUICK, **more}, 1).name == name
+        others = (
+            {"learning-rate": 0.5},
+            {"num-server-rounds": 3},
+            {"dataset": "npz"},
+            {"dataset": "npz", "data": "/a"},
+        )
+        names = {name, plan(QUICK, 2).name, *(plan({**QUICK, **more}, 1).name for more in others)}
+        assert len(names) == 2 + len(others)
 
     def test_places_are_those_of_the_folder_one_stands_in(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,11 +88,11 @@ class TestNames:
 
 
 class TestRunning:
-    def test_runs_everything_once_and_then_nothing(self, tmp_path: Path) -> None:
+    def test_runs_everything_once_the_first_seed_first_and_then_nothing(self, tmp_path: Path) -> None:
         of, fake = measured(tmp_path, seeds=2), Fake()
         heard, states = play(of, fake)
-        assert len(fake.started) == len(set(fake.started)) == 6
-        assert set(states.values()) == {State.FINISHED}
+        assert fake.started == [of.runs[key].name for key in sorted(of.runs, key=lambda key: key[2])]
+        assert len(set(fake.started)) == 6 and set(states.values()) == {State.FINISHED}
         assert heard.heard[0] == ("begin", 6, 0, 12)
         again = Fake()
         heard, _ = play(of, again)
@@ -102,12 +102,6 @@ class TestRunning:
         runs = [plan(QUICK, 1), plan(QUICK, 1, ["new-clients:ensemble"]), plan(QUICK, 1, ["new-clients:local-train"])]
         planned = Execution(runs, Store(tmp_path), Fake()).runs
         assert [run.modes for run in planned] == [("ensemble", "local-train")]
-
-    def test_the_first_seed_comes_first(self, tmp_path: Path) -> None:
-        fake = Fake()
-        of = measured(tmp_path, seeds=2)
-        play(of, fake)
-        assert fake.started == [of.runs[key].name for key in sorted(of.runs, key=lambda key: key[2])]
 
     def test_a_failure_stops_nothing_else(self, tmp_path: Path) -> None:
         of = measured(tmp_path)
@@ -307,21 +301,6 @@ class TestTables:
         assert "Of the paper: the paper does not say." in first.note
         assert list(second.columns) == ["", "A (smoke scale)", "B (smoke scale)"]  # the paper has no such table
 
-    def test_mean_and_deviation_over_seeds(self, tmp_path: Path) -> None:
-        of = measured(tmp_path, seeds=3)
-        play(of, Fake())
-        accuracy, traffic = tables(of)
-        assert "| FedAvg | 52.00 ± 1.00 | 60.39 ± 1.46 | 52.00 ± 1.00 | 61.5 |" in accuracy.markdown()
-        assert "| Local | 4.000 ± 0.000 | – |" in traffic.markdown()
-        assert "over seeds 1, 2, 3" in accuracy.note
-
-    def test_a_failure_stands_in_its_cell_with_its_reason(self, tmp_path: Path) -> None:
-        of = measured(tmp_path)
-        play(of, Fake(fail={"local": "no memory"}))
-        table = tables(of)[0]
-        assert table.rows[1][1] == "failed"
-        assert "Failed: Local, A, seed 1: no memory." in table.note
-
     def test_analyses_are_made_of_each_column(self, tmp_path: Path) -> None:
         analyses = '[analyses]\nfairness = { of = "column" }\nattack = { of = "all", images = 0 }\n[rows]'
         of = ExperimentGrid(load(write(tmp_path, FILE.replace("[rows]", analyses))), "smoke", Store(tmp_path / "out"))
@@ -363,11 +342,3 @@ class TestTables:
         (tmp_path / "make.py").write_text("# makes other data")
         changed = ExperimentGrid(load(path), "smoke", of.store, seeds=2).runs["FedAvg", "A", 1]
         assert changed.settings["data"] != one.settings["data"] and changed.name != one.name
-
-    def test_no_cell_is_empty_in_any_format(self, tmp_path: Path) -> None:
-        of = measured(tmp_path)
-        play(of, Fake(fail={"local": "no memory"}))
-        for table in tables(of):
-            assert all(cell != "" for row in table.rows for cell in row)
-            for form in ("markdown", "csv", "latex"):
-                assert table.write(form)

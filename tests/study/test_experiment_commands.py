@@ -46,6 +46,7 @@ def test_an_experiment_is_run_and_its_tables_left(fake: Fake, tmp_path: Path) ->
     done = fedpfl("experiment", "run", write(tmp_path), "--seeds", 2)
     assert done.exit_code == 0, done.output
     assert "| FedAvg | 51.50 ± 0.71 | 60.39 ± 1.46 | 51.50 ± 0.71 | 61.5 |" in done.stdout
+    assert "| Local | 4.000 ± 0.000 | – |" in done.stdout and "over seeds 1, 2" in done.stdout
     assert "(6/6)" in done.stderr
     assert "about" in done.stderr  # how long the rest takes
     left = tmp_path / ".fedpfl" / "experiments" / "tables" / "table" / "smoke"
@@ -76,7 +77,7 @@ def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path:
     done = fedpfl("experiment", "run", write(tmp_path))
     assert done.exit_code == 1
     assert "| Local | failed | 81.91 ± 3.09 | – | – |" in done.stdout
-    assert "no memory" in done.stdout
+    assert "Failed: Local, A, seed 1: no memory." in done.stdout
     assert "error: 1 of 3 runs did not finish" in done.stderr
     assert "(3/3)" in done.stderr  # no rounds are left
 

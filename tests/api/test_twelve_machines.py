@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 BLOCKS = [*outputs.blocks((ROOT / "docs/how-to/twelve-machines.md").read_text(encoding="utf-8"))]
 # As the page's commands, with fewer rounds, epochs and seeds; in this process.
 SMALLER = {
-    "compare": ["--seeds", "2", "-c", "num-server-rounds=2 local-epochs=2", "--format", "csv"],
-    "run": ["-c", "num-server-rounds=2 local-epochs=2", "--workers", "0"],
+    "compare": ["--seeds", "1", "-c", "num-server-rounds=2 local-epochs=1", "--format", "csv"],
+    "run": ["-c", "num-server-rounds=2 local-epochs=1", "--workers", "0"],
 }
 
 

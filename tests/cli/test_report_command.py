@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from support import edit_settings, simulate
+from support import simulate
 from typer.testing import CliRunner
 
 from fedpfl.cli import app
@@ -28,45 +28,19 @@ def run(tmp_path_factory):
 
 def test_a_page_and_its_plots(run, tmp_path):
     page, plots = tmp_path / "new" / "report.html", tmp_path / "plots"
-    done = fedpfl("report", run, "-o", page, "--plots", plots)
+    done = fedpfl("report", run, "-o", page, "--plots", plots, "--format", "png")
     assert done.exit_code == 0, done.output
     assert f"wrote {page}" in done.stderr
     whole = page.read_text()
     assert "<title>fedavg on digits (auto, α 0.5)</title>" in whole
     names = sorted(path.name for path in plots.iterdir())
-    assert "accuracy-of-the-clients.svg" in names
     assert len(names) == sum(len(section["figures"]) for section in document(page)["sections"])
-    assert fedpfl("report", run, run, "-o", page, "--plots", plots, "--format", "png").exit_code == 0
-    assert page.read_text() == whole, "named twice it counts once, and the page is the same each time"
     assert (plots / "accuracy-of-the-clients.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_plots_as_a_paper_wants_them(run, tmp_path):
-    page, plots = tmp_path / "report.html", tmp_path / "plots"
     style = ["--style", "figure.figsize=3,2", "--style", "font.size=7", "--style", "grayscale", "--titles"]
-    done = fedpfl("report", run, "-o", page, "--plots", plots, *style)
-    assert done.exit_code == 0, done.output
+    assert fedpfl("report", run, run, "-o", page, "--plots", plots, *style).exit_code == 0
+    assert page.read_text() == whole, "named twice it counts once, and neither plots nor their style change the page"
     drawn = (plots / "personalised-accuracy-over-rounds.svg").read_text()
     assert 'width="216pt" height="144pt"' in drawn and ">Personalised accuracy over rounds<" in drawn
-    assert "Personalised accuracy over rounds</text>" not in page.read_text(), "a page has headings"
-
-
-def test_names_cannot_become_markup(run, tmp_path):
-    evil = "<script>alert(1)"  # without a slash, of which only the end is a file's name
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in run.iterdir():
-        if path.is_file():
-            (other / path.name).write_bytes(path.read_bytes())
-    edit_settings(other, lambda text: text.replace('initial-weights = ""', f'initial-weights = "{evil}"'))
-    page = tmp_path / "report.html"
-    done = fedpfl("report", run, other, "-o", page, "--title", evil)
-    assert done.exit_code == 0, done.output
-    whole = page.read_text()
-    assert whole.count("<script") == 2 and "<title>&lt;script&gt;" in whole
-    assert document(page)["title"] == evil
-    drawn = [figure["svg"] for section in document(page)["sections"] for figure in section["figures"]]
-    assert drawn and "<script" not in "".join(drawn) and "&lt;script&gt;" in "".join(drawn)
 
 
 def test_the_runs_of_a_sweep_by_its_name(run, tmp_path):
@@ -83,18 +57,6 @@ def test_the_runs_of_a_sweep_by_its_name(run, tmp_path):
     (root / "runs" / "one" / "summary.md").unlink()
     none = fedpfl("report", "--sweep", "mine", "--output-dir", root, "-o", page)
     assert none.exit_code == 2 and "sweep = 'mine': none of its runs has finished" in none.stderr
-
-
-def test_seeds_stand_in_their_order(run, tmp_path):
-    others = []
-    for seed in (10, 2, 1):
-        other = tmp_path / f"seed-{seed}"
-        shutil.copytree(run, other)
-        edit_settings(other, lambda text, seed=seed: text.replace("\nseed = 3\n", f"\nseed = {seed}\n"))
-        others.append(other)
-    page = tmp_path / "report.html"
-    assert fedpfl("report", *others, "-o", page).exit_code == 0
-    assert document(page)["sections"][0]["tables"][0]["rows"][0][1] == "1, 2, 10"
 
 
 @pytest.mark.parametrize(

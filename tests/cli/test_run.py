@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from waiting import wait_until
 
 from fedpfl.cli import app
-from fedpfl.cli.common import ending_signals
+from fedpfl.cli.common import ending_signals, overrides
 from fedpfl.results.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
 # Only bounds a hang.
 SECONDS = 240
-QUICK = "local-epochs=2 threads=1"
+QUICK = 'local-epochs=2 threads=1 model="mlp" partitioner="dirichlet-client" train-samples=64 test-samples=32'
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(comma
     assert names >= {"config.toml", "task.json", "metrics.jsonl", "summary.md", "global.safetensors"}
 
     # Nobody interrupted these, and nothing ran beside them.
-    settings = {"local-epochs": 2, "threads": 1}
+    settings = overrides([QUICK])
     whole = exported(tmp_path / "whole", 3, {**settings, "num-server-rounds": rounds})
     assert len(list((folder.path / "personal").glob("client-*.safetensors"))) == 3
     for name in ("global.safetensors", *(f"personal/client-{client:05d}.safetensors" for client in range(3))):
@@ -131,6 +131,7 @@ def test_workers_end_with_a_run_however_it_ends(started, tmp_path, number):
         ('dataset="npz" data="{}/missing.npz"', "missing.npz"),
         ('dataset="npz" data="{}/nan.npz"', "nan.npz"),
         ("num-clients=5000", "5000"),
+        ("seed=-1", "seed"),
         ('model="transformer"', "transformer"),
         ('initial-weights="{}/broken.npz"', "broken.npz"),
     ],
@@ -155,9 +156,9 @@ def test_a_breakpoint_in_a_user_s_model_stops_first_in_the_first_batch_and_pdb_i
         "        self.out = nn.Linear(64, 10)\n\n    def forward(self, x):\n        breakpoint()\n"
         "        return self.out(x.flatten(1))\n"
     )
-    settings = f'model="own:Net" method="fedavg" num-server-rounds=1 batch-size=7 {QUICK}'
+    settings = 'model="own:Net" method="fedavg" num-server-rounds=1 batch-size=7'
     done = subprocess.run(
-        [*parts, "--workers", "0", "--quiet", "--num-clients", "2", "-c", settings],
+        [*parts, "--workers", "0", "--quiet", "--num-clients", "2", "-c", QUICK, "-c", settings],
         input="p 'stop', tuple(x.shape)\nu 7\np 'loop', tuple(batch.y.shape), len(params)\nc\nq\n",
         capture_output=True, text=True, timeout=SECONDS, **how,
     )  # fmt: skip

@@ -206,6 +206,13 @@ def test_models_take_samples_as_the_data_have_them(elsewhere, method, standardiz
         assert loaded.about["class-names"] == ["ill", "well"]
         text = script.with_suffix(".json").read_text()
         assert not any(other in text for other in data if other != name)
+        assert json.loads(text)["client-name"] == name and json.loads(text)["tested"]["accuracy"] == recorded
+    with pytest.raises(ConfigError, match=r"client = 'bne': .* has no client of this name; did you mean ben"):
+        run.export("onnx", client="bne")
+    with pytest.raises(ConfigError, match=r"client = 'zoe': .* of this name; they are ann, ben, cat$"):
+        run.export("onnx", client="zoe")
+    with pytest.raises(ConfigError, match="form = 'onn': must be one of state-dict, torchscript, onnx"):
+        run.export("onn")
 
 
 def test_a_run_s_folder_alone_is_enough_to_load_and_export(elsewhere):

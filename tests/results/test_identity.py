@@ -139,7 +139,7 @@ def test_other_samples_are_not_resumed_nor_analysed_nor_averaged(folder, how):
     assert fedpfl.run(resume=first, num_server_rounds=2, quiet=True, workers=0).summary["rounds"] == 2
 
 
-@pytest.mark.parametrize("form", ["table", "npz", "folder"])
+@pytest.mark.parametrize("form", ["npz", "folder"])
 def test_a_file_of_the_same_size_and_time_is_another_one_with_other_content(folder, form):
     def write(flip):
         if form == "npz":
@@ -154,7 +154,7 @@ def test_a_file_of_the_same_size_and_time_is_another_one_with_other_content(fold
         for path in paths:
             os.utime(path, (1e9, 1e9))
 
-    places = {"table": "place/ann.csv", "npz": "place.npz", "folder": "place"}
+    places = {"npz": "place.npz", "folder": "place"}
     options = {**SMALL, "dataset": form.replace("folder", "clients"), "data": places[form], "output_dir": "runs"}
     options["ignore_columns"] = "client" if form == "folder" else ""
     write(False)

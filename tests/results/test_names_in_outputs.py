@@ -48,9 +48,9 @@ def table() -> Table:
 
 def test_a_page_and_its_drawings_hold_names_as_text(run, tmp_path):
     made, labels = sections([run])
-    write_page(tmp_path / "page.html", "Report", made, labels)
+    write_page(tmp_path / "page.html", NAMES[0], made, labels)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<script") == 2 and r"\u003cscript>alert(1)" in page
+    assert page.count("<script") == 2 and r"\u003cscript>alert(1)" in page and "<title>&lt;script&gt;" in page
     assert not STEERS.search(page)
     for path in write_plots(tmp_path / "plots", "svg", made, labels):
         ET.parse(path)  # a control character is no XML

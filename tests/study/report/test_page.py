@@ -37,25 +37,13 @@ def test_the_page_has_no_errors_and_loads_nothing(browser, page):
     assert browser.evaluate("document.title") == "Digits"
 
 
-def test_the_page_fits_a_telephone(browser, page):
+def test_the_page_and_its_tables_fit_a_telephone(browser, page):
     assert browser.open(page, width=PHONE, height=844) == []
     browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
     assert browser.evaluate(WIDTH) <= PHONE
     assert browser.evaluate("innerWidth") == PHONE
     smallest = "Math.min(...[...document.querySelectorAll('svg')].map(plot => plot.getBoundingClientRect().width))"
     assert browser.evaluate(smallest) > 200
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_keeps_the_rules_of_accessibility_and_contrast(browser, page, dark):
-    browser.open(page, dark=dark)
-    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
-    assert browser.broken_rules() == []
-
-
-def test_no_table_is_cut_on_a_telephone(browser, page):
-    assert browser.open(page, width=PHONE, height=844) == []
-    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
     assert browser.evaluate("document.querySelectorAll('table.many').length") > 2
     cut = (
         "[...document.querySelectorAll('table.many')].map(table => table.parentElement)"
@@ -66,16 +54,17 @@ def test_no_table_is_cut_on_a_telephone(browser, page):
     assert browser.evaluate(named), "the head is hidden there: each cell says its column"
 
 
-def test_the_page_follows_the_reader_s_colours(browser, page):
-    def brightness(of):
-        text = browser.evaluate(f"getComputedStyle({of}).{'color' if 'text' in of else 'backgroundColor'}")
-        return sum(map(int, text.removeprefix("rgb(").removesuffix(")").split(",")))
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_follows_the_reader_s_colours_and_keeps_the_rules_of_accessibility(browser, page, dark):
+    def style(of, name):
+        return browser.evaluate(f"getComputedStyle({of}).{name}")
 
-    for dark in (False, True):
-        assert browser.open(page, dark=dark) == []
-        element = "document.querySelector('svg text')"
-        in_svg = browser.evaluate(f"getComputedStyle({element}).fill") == browser.evaluate(
-            "getComputedStyle(document.body).color"
-        )
-        assert in_svg, "words of plots have the page's colour"
-        assert (brightness(element) > brightness("document.body")) is dark
+    def brightness(colour):
+        return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+
+    assert browser.open(page, dark=dark) == []
+    browser.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    text, body = "document.querySelector('svg text')", "document.body"
+    assert style(text, "fill") == style(body, "color"), "words of plots have the page's colour"
+    assert (brightness(style(text, "color")) > brightness(style(body, "backgroundColor"))) is dark
+    assert browser.broken_rules() == []

@@ -38,6 +38,11 @@ def test_a_report_reads_each_run_once(folders, monkeypatch):
     assert read == Counter(run.path for run in runs)
 
 
+def test_seeds_stand_in_their_order(folders, changed):
+    parts, _ = by_title([changed("fedavg-1", "ten", {"seed": 10}), folders["fedavg-2"], folders["fedavg-1"]])
+    assert parts["Overview"].tables[0].rows[0][1] == "1, 2, 10"
+
+
 def test_seeds_become_means_and_deviations(folders):
     runs = [folders["fedavg-1"], folders["fedavg-2"]]
     parts, labels = by_title([*runs, folders["factorized-1"]])

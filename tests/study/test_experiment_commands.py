@@ -138,11 +138,10 @@ def test_a_sweep(fake: Fake, tmp_path: Path) -> None:
     assert "must be a folder's name, without /" in fedpfl(*command, "fedprox-mu=1", "--name", "a/b").stderr
 
 
-def test_seeds_alone_are_a_sweep(fake: Fake, tmp_path: Path) -> None:
+def test_seeds_alone_are_a_sweep(fake: Fake) -> None:
     done = fedpfl("sweep", "-c", "num-server-rounds=1", "--seeds", 3, "--name", "three")
     assert done.exit_code == 0, done.output
     assert len(fake.started) == 3 and "Sweep three: 3 seeds, each point" in done.stdout and "| 3/3 |" in done.stdout
-    assert f"wrote {tmp_path}/.fedpfl/experiments/tables/sweeps/three/table.md" in done.stderr
     assert "report: fedpfl report --sweep three\n" in done.stderr
     assert "several seeds (--seeds)" in fedpfl("sweep").stderr
 
@@ -171,34 +170,35 @@ def test_methods_are_compared_by_one_command(fake: Fake, tmp_path: Path) -> None
     assert f"{one} (finished)" in fedpfl("show", one).stdout
 
 
-def test_a_comparison_says_that_clients_were_missing_in_tests(fake: Fake, tmp_path: Path) -> None:
+def test_a_comparison_says_which_clients_were_missing_in_tests_and_how_many_threads_computed(fake: Fake) -> None:
     """What a failed client lacks is in no mean, which may be higher without it."""
-    command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
-    assert "clients failed" not in fedpfl(*command).stdout
-    (metrics,) = (tmp_path / ".fedpfl/experiments/runs").glob("fedper-*/metrics.jsonl")
-    line = json.loads(metrics.read_text())
-    metrics.write_text(json.dumps({**line, "failed": {"0": "its loss is no number"}}) + "\n")
-    assert "clients failed" not in fedpfl(*command).stdout, "it failed in training and was tested"
-    metrics.write_text(json.dumps({**line, "failed": {"999": "its loss is no number"}}) + "\n")
-    said = "In some rounds clients failed and were not tested: fedper (`fedpfl report` lists them)."
-    assert said in " ".join(fedpfl(*command).stdout.split())
+
+    def shown() -> str:
+        command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
+        return " ".join(fedpfl(*command).stdout.split())
+
+    assert "clients failed" not in shown() and "threads" not in shown()
+    (run,) = Path(".fedpfl/experiments/runs").glob("fedper-*")
+    line = json.loads((run / "metrics.jsonl").read_text())
+    (run / "metrics.jsonl").write_text(json.dumps({**line, "failed": {"0": "its loss is no number"}}) + "\n")
+    assert "clients failed" not in shown(), "it failed in training and was tested"
+    (run / "metrics.jsonl").write_text(json.dumps({**line, "failed": {"999": "its loss is no number"}}) + "\n")
+    assert "In some rounds clients failed and were not tested: fedper (`fedpfl report` lists them)." in shown()
+    for folder in run.parent.iterdir():
+        task = json.loads((folder / "task.json").read_text())
+        (folder / "task.json").write_text(json.dumps({**task, "threads": [1, 4 if folder == run else 1]}))
+    remark = "Clients of these runs computed with different numbers of threads, so their bits may differ. "
+    assert f"{remark}fedavg, seed 1: 1; fedper, seed 1: 1, 4." in shown()
 
 
-def test_a_comparison_s_tables_are_shown_in_every_format(fake: Fake, tmp_path: Path) -> None:
-    assert (
-        fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", "--name", "both", "--output-dir", "mine").exit_code
-        == 0
-    )
-    latex = fedpfl("show", "both", "--output-dir", "mine", "--format", "latex").stdout
+def test_a_comparison_s_tables_are_shown_in_every_format_and_drawn_on_a_terminal(fake, tmp_path, monkeypatch, capsys):
+    place = ["--output-dir", "mine"]
+    assert fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", "--name", "both", *place).exit_code == 0
+    latex = fedpfl("show", "both", *place, "--format", "latex").stdout
     assert latex.count(r"\begin{table}") + latex.count(r"\begin{table*}") >= 2 and r"\label{tab:differences}" in latex
-    csv_text = fedpfl("show", "both", "--output-dir", "mine", "--format", "csv").stdout
+    csv_text = fedpfl("show", "both", *place, "--format", "csv").stdout
     assert csv_text.startswith("method,") and "\nhigher,lower," in csv_text
     assert "format = 'word'" in fedpfl("show", "both", "--format", "word").stderr
-
-
-def test_a_comparison_s_tables_are_drawn_on_a_terminal(fake: Fake, tmp_path: Path, monkeypatch, capsys) -> None:
-    command = ["--name", "both", "--output-dir", "mine"]
-    assert fedpfl("compare", "fedavg", "fedper", "--seeds", 1, "-q", *command).exit_code == 0
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     show("both", Path("mine"), "")
@@ -234,16 +234,6 @@ def test_a_target_has_its_costs_in_a_table(fake: Fake, elsewhere: Path) -> None:
     _, costs, _ = (list(csv.DictReader(io.StringIO(text))) for text in done.stdout.split("\n\n"))
     assert [(row["method"], row["reached"]) for row in costs] == [("fedavg", "2/2"), ("fedper", "0/2")]
     assert float(costs[0]["rounds"]) >= 1 and not costs[1]["MB"]
-
-
-def test_a_comparison_of_runs_with_other_numbers_of_threads_says_so(fake: Fake, tmp_path: Path) -> None:
-    command = ["compare", "fedavg", "fedper", "-c", "num-server-rounds=1", "--seeds", 1, "-q"]
-    assert "threads" not in fedpfl(*command).stdout
-    for run in (tmp_path / ".fedpfl/experiments/runs").iterdir():
-        task = json.loads((run / "task.json").read_text())
-        (run / "task.json").write_text(json.dumps({**task, "threads": [1, 4 if "fedper" in run.name else 1]}))
-    remark = "Clients of these runs computed with different numbers of threads, so their bits may differ. "
-    assert f"{remark}fedavg, seed 1: 1; fedper, seed 1: 1, 4." in fedpfl(*command).stdout
 
 
 def test_each_method_is_tuned_on_validation_before_its_seeds_are_run(fake: Fake, tmp_path: Path) -> None:

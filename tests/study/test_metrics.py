@@ -22,11 +22,8 @@ from fedpfl.study.run_store import Store
 
 
 def line(number: int, accuracy: float, weighted: float, shared: float | None = None) -> dict:
-    scores = {
-        "accuracy": accuracy,
-        "weighted": weighted,
-        "each": {"0": accuracy - 0.1, "1": accuracy, "2": accuracy + 0.1},
-    }
+    each = {"0": accuracy - 0.1, "1": accuracy, "2": accuracy + 0.1}
+    scores = {"accuracy": accuracy, "weighted": weighted, "each": each}
     out = {
         "round": number, "seconds_train": 2.0, "bytes_up": 3 * 10**8, "bytes_down": 2 * 10**8, "train_loss": 1 / number,
         "personalised": scores, "details": {"drift": 5.0 * number},

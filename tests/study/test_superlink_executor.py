@@ -160,9 +160,6 @@ def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, set
     with pytest.raises(ConfigError, match=message):
         play([plan(QUICK, 1), plan({**QUICK, **settings}, 1, **more)], store)
     assert commands(flwr, "run") == []
-
-
-def test_a_superlink_that_is_not_there_is_named(store: Store, flwr: Path) -> None:
     (flwr / "nodes").unlink()
     with pytest.raises(ConfigError, match="federation = 'bench': `flwr supernode` failed: "):
         play([plan(QUICK, 1)], store)

@@ -88,8 +88,12 @@ def test_without_clients_held_out_there_is_nothing_to_show(make_run, tested):
         ANALYSES["new-clients"].make([make_run("fedavg", [tested(0.5)])])
 
 
-def test_feature_maps_are_what_the_layer_puts_out(tmp_path):
+def test_feature_maps_are_what_a_layer_with_split_filters_puts_out(tmp_path):
     runs = [simulate(tmp_path, 2, method=m, run_name=m, **QUICK) for m in ("fedavg", "fedfac")]
+    with pytest.raises(NotRecorded, match="none of the runs splits the channels of a convolution"):
+        ANALYSES["feature-maps"].make(runs[:1])
+    with pytest.raises(ConfigError, match="client = 2"):
+        ANALYSES["feature-maps"].make(runs[1:], client=2)
     result = ANALYSES["feature-maps"].make(runs, client=1, images=1, filters=3)
     assert [figure.title for figure in result.figures] == [
         f"{m}: {kind} filters of base.conv2, client 1" for m in ("fedavg", "fedfac") for kind in ("shared", "personal")
@@ -105,16 +109,6 @@ def test_feature_maps_are_what_the_layer_puts_out(tmp_path):
     np.testing.assert_allclose(row[0], (image[0, 0].numpy() + 1) / 2, atol=1e-6)
     np.testing.assert_allclose(row[1], scaled(maps[np.flatnonzero(split)[0]]), atol=1e-5)
     assert result.tables[0].rows[1][2] == pytest.approx(contrast(maps[None, ~split]), rel=1e-4)
-
-
-def test_feature_maps_need_split_filters_and_a_client_that_is_there(tmp_path):
-    runs = [
-        simulate(tmp_path, 2, method=m, run_name=m, num_server_rounds=1, local_epochs=1) for m in ("fedavg", "fedfac")
-    ]
-    with pytest.raises(NotRecorded, match="none of the runs splits the channels of a convolution"):
-        ANALYSES["feature-maps"].make(runs[:1])
-    with pytest.raises(ConfigError, match="client = 2"):
-        ANALYSES["feature-maps"].make(runs[1:], client=2)
 
 
 def test_pictures_and_contrasts_of_a_small_case():

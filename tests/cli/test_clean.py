@@ -70,22 +70,18 @@ def test_the_list_has_every_run_and_what_belongs_to_none(place, monkeypatch):
     assert (output.count(" no "), output.count(" yes ")) == (0, 3)  # nobody here knows it of a device's run
 
 
-def test_a_named_run_goes_with_its_arrays_and_nothing_else(place):
+@pytest.mark.parametrize(
+    ("arguments", "gone"),
+    [
+        (["b"], ("runs/b/", "state/b-1/")),
+        (["b", "--state"], ("runs/b/checkpoint/", "state/b-1/")),  # what a run needs to go on
+        (["--orphans"], ("state/gone-1/",)),  # but never a device's arrays
+    ],
+)
+def test_what_is_named_goes_and_nothing_else(place, arguments, gone):
     before = files(place)
-    assert call("b", "--remove")[0] == 0
-    assert before - files(place) == {name for name in before if name.startswith(("runs/b/", "state/b-1/"))}
-
-
-def test_only_what_a_run_needs_to_go_on_goes(place):
-    before = files(place)
-    assert call("b", "--state", "--remove")[0] == 0
-    assert before - files(place) == {name for name in before if name.startswith(("runs/b/checkpoint/", "state/b-1/"))}
-
-
-def test_orphans_go_but_never_a_devices_arrays(place):
-    before = files(place)
-    assert call("--orphans", "--remove")[0] == 0
-    assert before - files(place) == {name for name in before if name.startswith("state/gone-1/")}
+    assert call(*arguments, "--remove")[0] == 0
+    assert before - files(place) == {name for name in before if name.startswith(gone)}
 
 
 @pytest.mark.parametrize(("days", "kept"), [(2, False), (0.5, True), (-2, True)])
@@ -118,16 +114,12 @@ def test_a_run_that_begins_again_while_it_is_counted_keeps_everything(place, mon
     assert (code, files(place)) == (1, before) and "active in another process" in output
 
 
-def test_a_devices_models_do_not_go_where_only_arrays_should(place):
+def test_what_is_needed_or_in_use_or_a_device_s_model_stays(place):
     before = files(place)
-    code, output = call(str(place / "state" / "device-1"), "--state", "--remove")
-    assert (code, files(place)) == (0, before) and "its models would go, too" in output
-
-
-def test_what_is_needed_or_in_use_stays(place):
-    before = files(place)
-    code, output = call("a", "--remove")
-    assert (code, files(place)) == (0, before) and "a copy" in output
+    device = str(place / "state" / "device-1")
+    for arguments, why in ((["a"], "a copy"), ([device, "--state"], "its models would go, too")):
+        code, output = call(*arguments, "--remove")
+        assert (code, files(place)) == (0, before) and why in output
     with RunFolder(place / "runs" / "b").exclusive():
         code, output = call("b", "--remove")
     assert (code, files(place)) == (0, before) and "it is running" in output

@@ -1,4 +1,4 @@
-"""Runs of a grid in this process, by the real server and clients with Flower's runtime left out."""
+"""Commands and runs of a grid in this process, by the real server and clients with Flower's runtime left out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import tomllib
 from typing import Any
 
 from support import engine, run_federation
+from typer.testing import CliRunner, Result
 
+from fedpfl.cli import app
 from fedpfl.core.errors import FedpflError
 from fedpfl.results.new_clients import try_new_clients
 from fedpfl.study.execution import Resources
 from fedpfl.study.run_store import PlannedRun, Store
+
+
+def call_fedpfl(*arguments: object) -> Result:
+    """Give a command, and return what it has printed and its exit code."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="fedpfl")
 
 
 class InProcess:

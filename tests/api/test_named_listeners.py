@@ -5,10 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from typer.testing import CliRunner
+from in_process import call_fedpfl
 
 import fedpfl
-from fedpfl.cli import app
 
 FEW = {
     "num_server_rounds": 2, "local_epochs": 1, "batch_size": 32, "num_clients": 2, "partitioner": "dirichlet-client",
@@ -58,9 +57,9 @@ def test_a_command_finds_them_and_a_resumed_run_may_have_others(elsewhere):
         for key, value in FEW.items()
     )
     command = ["run", "--quiet", "--workers", "0"]
-    named = CliRunner().invoke(app, [*command, "-c", settings, "-c", 'run-name="one" listeners="mine:ends"'])
+    named = call_fedpfl(*command, "-c", settings, "-c", 'run-name="one" listeners="mine:ends"')
     assert named.exit_code == 0, named.output
-    again = CliRunner().invoke(app, [*command, "--resume", "runs/one", "-c", 'listeners="mine:Notes"'])
+    again = call_fedpfl(*command, "--resume", "runs/one", "-c", 'listeners="mine:Notes"')
     assert again.exit_code == 0, again.output
     assert (elsewhere / "runs" / "one" / "notes.txt").read_text().startswith("2 ")
 

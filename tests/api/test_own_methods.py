@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from in_process import call_fedpfl
 from support import DOUBLE
 from torch import nn
-from typer.testing import CliRunner
 
 import fedpfl
 from fedpfl.api.comparisons import Runs
-from fedpfl.cli import app
 from fedpfl.cli.common import load_app, prepare
 from fedpfl.core import user_code
 from fedpfl.setup import reference
@@ -95,9 +94,8 @@ def test_an_app_s_settings_have_those_of_its_method(elsewhere):
 def test_the_command_compares_a_method_of_this_folder(elsewhere, monkeypatch):
     asked = []
     monkeypatch.setattr(Runs, "run", lambda self, grid: asked.extend(grid.wanted()) or {})
-    done = CliRunner().invoke(
-        app, ["compare", "far:Double", "FedBN", "--output-dir", "runs", "--seeds", "1", "-c", "double-factor=3"]
-    )
+    arguments = ["compare", "far:Double", "FedBN", "--seeds", "1", "--output-dir", "runs", "-c", "double-factor=3"]
+    done = call_fedpfl(*arguments)
     assert done.exit_code == 0, done.output
     assert [(run.settings["method"], run.settings.get("double-factor")) for run in asked] == [
         ("far:Double", 3.0), ("fedbn", None),
@@ -114,7 +112,7 @@ def test_every_command_finds_the_code_of_this_folder(elsewhere):
         ["show", str(run)], ["export", str(run)],
     ):  # fmt: skip
         user_code.set_folder(None)  # as in a new process: modules of the folder are forgotten
-        done = CliRunner().invoke(app, arguments)
+        done = call_fedpfl(*arguments)
         assert done.exit_code == 0, (arguments, done.output)
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcess
-from typer.testing import CliRunner
+from in_process import InProcess, call_fedpfl
 
 import fedpfl
-from fedpfl.cli import app
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
@@ -50,7 +48,7 @@ def run(line):
     """Return what a line of the page prints."""
     command_line = shlex.split(line.replace("round-000010", "round-000002"))
     if command_line[0] == "fedpfl":
-        done = CliRunner().invoke(app, [*command_line[1:], *SMALLER.get(command_line[1], ())], prog_name="fedpfl")
+        done = call_fedpfl(*command_line[1:], *SMALLER.get(command_line[1], ()))
         assert done.exit_code == 0, done.output
         return done.stdout
     command_line[0] = {"python": sys.executable}.get(command_line[0], command_line[0])

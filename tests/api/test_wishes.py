@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from in_process import InProcess
+from in_process import InProcess, call_fedpfl
 from torch import nn
-from typer.testing import CliRunner
 
 import fedpfl
-from fedpfl.cli import app
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -159,7 +157,7 @@ def test_a_text_is_a_name_before_it_is_a_number():
     assert paths == ["client-00002.safetensors", "client-00000.safetensors"]
     for path in (run.path / "personal").iterdir():
         path.unlink()
-    assert CliRunner().invoke(app, ["export", str(run.path), "--client", "0"]).exit_code == 0
+    assert call_fedpfl("export", str(run.path), "--client", "0").exit_code == 0
     assert [path.name for path in (run.path / "personal").glob("*.safetensors")] == ["client-00001.safetensors"]
     with pytest.raises(fedpfl.ConfigError, match=r"client = '1': run .* has no client of this name; they are 2, 0, 7"):
         run.model("1")  # nobody is called 1, and a number would be #1
@@ -172,7 +170,7 @@ def test_a_method_s_name_may_have_capitals(monkeypatch):
     swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})
     assert {point["method"] for point in swept.points} == {"fedavg", "local"}
     arguments = ["run", "-q", "-c", 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 run-name="capitals"']
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert call_fedpfl(*arguments).exit_code == 0
     assert fedpfl.load("capitals").settings["method"] == "fedavg"
 
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from in_process import call_fedpfl
 
-from fedpfl.cli import app, clean
+from fedpfl.cli import clean
 from fedpfl.results.run_folder import RunFolder
 
 
@@ -41,7 +41,7 @@ def place(tmp_path, monkeypatch):
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["clean", *arguments])
+    done = call_fedpfl("clean", *arguments)
     return done.exit_code, done.output
 
 

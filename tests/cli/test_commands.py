@@ -11,8 +11,8 @@ import sys
 
 import pytest
 import torch
+from in_process import call_fedpfl as fedpfl
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from fedpfl.cli import app, doctor
 from fedpfl.cli.catalogue import methods_command
@@ -27,10 +27,6 @@ from fedpfl.setup.config import Config
 from fedpfl.version import __version__
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def fedpfl(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
 
 
 @pytest.fixture

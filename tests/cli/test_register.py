@@ -4,10 +4,9 @@ import json
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from in_process import call_fedpfl
 
 from fedpfl.bench import superlink
-from fedpfl.cli import app
 
 FLWR = """#!{python}
 import json, pathlib, sys, fcntl
@@ -50,7 +49,7 @@ def bench(tmp_path, monkeypatch):
 
 def register(bench, *numbers, options=()):
     keys = [str(bench / f"node-{number}.pub") for number in numbers]
-    done = CliRunner().invoke(app, ["register", *keys, "--record", str(bench / "record"), *options], prog_name="fedpfl")
+    done = call_fedpfl("register", *keys, "--record", str(bench / "record"), *options)
     nodes = json.loads((bench / "store").read_text())
     return done, sorted(nodes.values())
 
@@ -102,7 +101,7 @@ def test_two_keys_of_one_name_are_refused(bench):
     (bench / "more").mkdir()
     (bench / "more" / "node-0.pub").write_text("another")
     keys = [str(bench / "node-0.pub"), str(bench / "more" / "node-0.pub")]
-    done = CliRunner().invoke(app, ["register", *keys, "--record", str(bench / "record")], prog_name="fedpfl")
+    done = call_fedpfl("register", *keys, "--record", str(bench / "record"))
     assert (done.exit_code, done.stderr.startswith("error: key = 'node-0': is the name of two files")) == (2, True)
     assert not (bench / "store").exists()
 

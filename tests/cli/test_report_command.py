@@ -6,14 +6,8 @@ import json
 import shutil
 
 import pytest
+from in_process import call_fedpfl as fedpfl
 from support import simulate
-from typer.testing import CliRunner
-
-from fedpfl.cli import app
-
-
-def fedpfl(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
 
 
 def document(page):

@@ -6,11 +6,10 @@ import sys
 import tomllib
 
 import pytest
+from in_process import call_fedpfl
 from support import FEW_SAMPLES, LocalGrid, federation, run_federation
-from typer.testing import CliRunner
 
 from fedpfl.bench import superlink
-from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.run_folder import RunFolder
 
@@ -49,7 +48,7 @@ def stopped(tmp_path, monkeypatch):
 
 
 def resume(folder, *options):
-    return CliRunner().invoke(app, ["resume", str(folder.path), *options], prog_name="fedpfl")
+    return call_fedpfl("resume", str(folder.path), *options)
 
 
 def settings_of(tmp_path):

@@ -9,12 +9,11 @@ import sys
 
 import numpy as np
 import pytest
+from in_process import call_fedpfl
 from processes import marked
 from support import exported
-from typer.testing import CliRunner
 from waiting import wait_until
 
-from fedpfl.cli import app
 from fedpfl.cli.common import ending_signals, overrides
 from fedpfl.results.run_folder import RunFolder
 
@@ -66,7 +65,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on_to_the_same_bits(comma
     has_rounds(folder, run)
     # A second run at the same time, in the same folders.
     places, more = command[0][-1], f'run-name="other" num-server-rounds=2 {QUICK}'
-    other = CliRunner().invoke(app, ["run", "-q", "--workers", "0", "--num-clients", "3", "-c", places, "-c", more])
+    other = call_fedpfl("run", "-q", "--workers", "0", "--num-clients", "3", "-c", places, "-c", more)
     assert other.exit_code == 0, other.output
     run.send_signal(signal.SIGTERM)
     out, err = run.communicate(timeout=SECONDS)
@@ -140,7 +139,7 @@ def test_what_cannot_run_is_refused_before_anything_is_started(elsewhere, tmp_pa
     (tmp_path / "broken.npz").write_bytes(b"not an archive")
     np.savez(tmp_path / "nan.npz", x=np.full((100, 4), np.nan, np.float32), y=np.arange(100) % 2)
     folders = f'output-dir="{tmp_path / "runs"}" state-dir="{tmp_path / "state"}"'
-    run = CliRunner().invoke(app, ["run", "-c", folders, "--json", "-c", settings.format(tmp_path)])
+    run = call_fedpfl("run", "-c", folders, "--json", "-c", settings.format(tmp_path))
     assert run.exit_code in (1, 2)
     answer = json.loads(run.stdout)
     assert answer["status"] in ("invalid", "finished:failed")

@@ -14,14 +14,13 @@ import pytest
 import yaml
 from flower_apps import AppGrid
 from flwr.app import ArrayRecord, ConfigRecord
+from in_process import call_fedpfl
 from mqtt_parts import MOSQUITTO
 from support import engine, run_federation
-from typer.testing import CliRunner
 
 from fedpfl import strategies
 from fedpfl.bench.inventory import read_inventory
 from fedpfl.bench.superlink import copy_app
-from fedpfl.cli import app as cli
 from fedpfl.client import policy
 from fedpfl.client.policy import VARIABLE
 from fedpfl.core import user_code
@@ -58,11 +57,11 @@ def test_it_asks_for_the_flower_that_fedpfl_was_tested_with(app):
 @pytest.fixture
 def testbed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    made = CliRunner().invoke(cli, ["new", "--testbed", str(tmp_path / "my-testbed")])
+    made = call_fedpfl("new", "--testbed", str(tmp_path / "my-testbed"))
     assert made.exit_code == 0, made.output
     assert made.stdout.count("wrote ") == 4
     digits = 'num-clients=4 partitioner="dirichlet" dirichlet-alpha=0.3'
-    made = CliRunner().invoke(cli, ["partition", "-c", digits, "--export", str(tmp_path / "partitions")])
+    made = call_fedpfl("partition", "-c", digits, "--export", str(tmp_path / "partitions"))
     assert made.exit_code == 0, made.output
     return tmp_path / "my-testbed"
 
@@ -138,7 +137,7 @@ def test_the_commands_know_its_parts(app, monkeypatch):
     monkeypatch.chdir(app)
     outputs = {}
     for command in (["methods", "--json"], ["partition"], ["config", "--update"]):
-        result = CliRunner().invoke(cli, command)
+        result = call_fedpfl(*command)
         assert result.exit_code == 0, result.output
         outputs[command[0]] = result.output
     assert '"my-method"' in outputs["methods"] and outputs["config"] == "nothing to change\n"
@@ -173,7 +172,7 @@ def package(tmp_path, monkeypatch):
     made = {}
 
     def make_and_import(arguments, name):
-        result = CliRunner().invoke(cli, ["new", *arguments, str(tmp_path / name)])
+        result = call_fedpfl("new", *arguments, str(tmp_path / name))
         assert result.exit_code == 0, result.output
         made[name.replace("-", "_")] = tmp_path / name
         monkeypatch.syspath_prepend(str(tmp_path / name))
@@ -211,7 +210,7 @@ def test_a_baseline_of_what_flower_s_repository_cannot_hold_is_refused(tmp_path,
         (["--baseline", "fedfac", "--flower", "mine"], "only one of them"),
         (["--flower", "json"], "is the name of another package"),
     ):
-        result = CliRunner().invoke(cli, ["new", *arguments])
+        result = call_fedpfl("new", *arguments)
         assert result.exit_code == 2 and reason in result.output, arguments
     assert [*tmp_path.iterdir()] == []
 

@@ -1,11 +1,9 @@
 """The settings of the user's own project count at every door."""
 
 import pytest
-from in_process import InProcess
-from typer.testing import CliRunner
+from in_process import InProcess, call_fedpfl
 
 import fedpfl
-from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.launch.plan import project_settings
 
@@ -45,7 +43,7 @@ def test_every_door_obeys_it(project, monkeypatch):
     one = fedpfl.run(workers=0, **places)
     several = fedpfl.sweep({"learning_rate": [0.01]}, workers=0, **places).runs
     compared = fedpfl.compare(["local", "fedavg"], seeds=1, workers=0, **places).runs
-    command = CliRunner().invoke(app, ["compare", "local", "fedavg", "--seeds", "1", "-q", "--output-dir", "grid"])
+    command = call_fedpfl("compare", "local", "fedavg", "--seeds", "1", "-q", "--output-dir", "grid")
     assert command.exit_code == 0 and "local-epochs = 3" in command.stderr
     for run in (one, *several, *compared, *map(fedpfl.load, (project / "grid" / "runs").iterdir())):
         settings = {key: run.settings[key] for key in ("local-epochs", "num-clients", "num-server-rounds", "model")}

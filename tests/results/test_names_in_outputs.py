@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from in_process import call_fedpfl
 from typer.testing import CliRunner
 
 import fedpfl
@@ -99,7 +100,7 @@ def test_a_folder_of_such_a_name_is_listed_and_an_error_names_it(run, monkeypatc
         for file in ("config.toml", "metrics.jsonl", "task.json", "summary.md"):
             (root / name / file).write_bytes((run.path / file).read_bytes())
     monkeypatch.setattr("fedpfl.cli.stored_runs.output_dir", lambda: root)
-    shown = CliRunner().invoke(app, ["show"])
+    shown = call_fedpfl("show")
     assert shown.exit_code == 0 and "[red]x" in shown.output and "[nope]" in shown.output
     assert not STEERS.search(shown.output)
     (root / "[nope]" / "config.toml").write_text("# sha256 none\n")

@@ -7,12 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from in_process import call_fedpfl
 from safetensors.torch import load_file
 from support import FEW_SAMPLES, simulate, simulate_and_listen
-from typer.testing import CliRunner
 
 from fedpfl import models
-from fedpfl.cli import app
 from fedpfl.client.engine import Engine
 from fedpfl.client.options.after_the_end import of_personal_part
 from fedpfl.core.errors import ConfigError, DataError
@@ -169,7 +168,7 @@ def test_the_command(tmp_path):
     run = simulate(tmp_path, 4, method="fedsplit", num_clients=4, **QUICK)
 
     def command(*arguments):
-        return CliRunner().invoke(app, [*arguments[:1], str(run.path), *arguments[1:]], prog_name="fedpfl")
+        return call_fedpfl(*arguments[:1], str(run.path), *arguments[1:])
 
     assert json.loads(command("personalise", "--mode", "ensemble", "--json").stdout)["mode"] == "ensemble"
     result = json.loads(command("personalise", "--workers", "0", "--json").stdout)

@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 from grids import FILE, Fake, write
 from in_process import InProcess
-from typer.testing import CliRunner, Result
+from in_process import call_fedpfl as fedpfl
 from waiting import wait_until
 
 import fedpfl as package
-from fedpfl.cli import app
 from fedpfl.cli.stored_runs import show
 from fedpfl.core.errors import DamagedFile
 
@@ -36,10 +35,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake()
     monkeypatch.setattr("fedpfl.study.execution.Process", fake)
     return fake
-
-
-def fedpfl(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
 
 
 def test_an_experiment_is_run_and_its_tables_left(fake: Fake, tmp_path: Path) -> None:
@@ -445,7 +440,7 @@ def test_a_comparison_varies_a_setting_and_runs_again_from_its_file(tmp_path, mo
     monkeypatch.setattr("fedpfl.study.execution.Process", InProcess)
 
     def compare(*arguments):
-        done = CliRunner().invoke(app, ["compare", *arguments, "--quiet", "--format", "csv"], prog_name="fedpfl")
+        done = fedpfl("compare", *arguments, "--quiet", "--format", "csv")
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -477,7 +472,7 @@ def test_a_bundle_is_the_comparison_with_its_files_and_code(tmp_path, monkeypatc
     home = ["--output-dir", str(tmp_path / "out")]
 
     def run(*arguments):
-        return CliRunner().invoke(app, [*arguments, *home], prog_name="fedpfl")
+        return fedpfl(*arguments, *home)
 
     first = run(*arguments, "--bundle", "../away")
     assert first.exit_code == 0, first.output

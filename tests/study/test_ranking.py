@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from grids import Fake, Silent
-from typer.testing import CliRunner, Result
+from in_process import call_fedpfl as fedpfl
 
-from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis.figure import Points
@@ -233,10 +232,6 @@ def test_a_mistake_is_one_line(board: Path, old: str, new: str, message: str) ->
     with pytest.raises(ConfigError) as error:
         load(board)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def fedpfl(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments], prog_name="fedpfl")
 
 
 def test_one_command_runs_it_and_parts_of_it(board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 from browser import PROGRAM, Browser
 from grids import FILE, write
-from in_process import InProcess
+from in_process import InProcess, call_fedpfl
 from PIL import Image
-from typer.testing import CliRunner
-
-from fedpfl.cli import app
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
@@ -30,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedpfl.study.execution.Process", InProcess)
         for command in (report, ["experiment", "run", str(file), "-q"], report):
-            done = CliRunner().invoke(app, [*command, *settings], prog_name="fedpfl")
+            done = call_fedpfl(*command, *settings)
             assert done.exit_code == 0, done.output
             texts.append(page.read_text())
     return texts[0], page

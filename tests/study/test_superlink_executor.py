@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from grids import Silent, leave
+from in_process import call_fedpfl
 from support import FEW_SAMPLES, exported, needed, quick
-from typer.testing import CliRunner
 from waiting import wait_until
 
 import fedpfl
 from fedpfl.api.comparisons import RunsFailed
 from fedpfl.bench.testbed import Testbed
-from fedpfl.cli import app
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError
 from fedpfl.methods import methods
@@ -171,7 +170,7 @@ def test_what_devices_cannot_do_is_refused_before_the_first_run(store, flwr, set
     (["--executor", "flower", "--federation", "bench", "--jobs", "2"], "jobs = 2: must be 1 with --executor flower"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
-    done = CliRunner().invoke(app, ["sweep", "--seeds", "2", "--output-dir", str(tmp_path), *options])
+    done = call_fedpfl("sweep", "--seeds", "2", "--output-dir", str(tmp_path), *options)
     assert message in str(done.exception) + done.output
 
 
@@ -202,7 +201,7 @@ def test_runs_on_a_bench_have_the_bits_of_the_simulation(tmp_path: Path, store: 
         killed.kill()
         killed.communicate()
         submitted = note.read_text()
-        done = CliRunner().invoke(app, arguments)
+        done = call_fedpfl(*arguments)
         assert done.exit_code == 0, done.output
         assert note.read_text() == submitted
         # Two owners at once: each device works on the messages of both, one after the other.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
+from in_process import call_fedpfl
 
-from fedpfl.cli import app
 from fedpfl.study.analysis import ANALYSES
 
 
 def call(*args):
-    return CliRunner().invoke(app, ["analyse", *map(str, args)])
+    return call_fedpfl("analyse", *map(str, args))
 
 
 def test_without_a_name_all_are_listed():

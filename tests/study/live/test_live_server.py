@@ -15,14 +15,13 @@ import time
 
 import httpx
 import pytest
+from in_process import call_fedpfl
 from live_parts import make_run, served
-from typer.testing import CliRunner
 from waiting import HANG_SECONDS, InThread, wait_until
 
 from fedpfl.bench.mqtt import topics
 from fedpfl.bench.mqtt.publisher import Message
 from fedpfl.bench.mqtt.status import Board
-from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.study.live import page_server
 from fedpfl.study.live.page_server import FILES, LiveBoard, LivePage, listen, serve, served_in_background
@@ -232,7 +231,7 @@ def test_it_ends_when_the_run_s_process_is_killed(tmp_path):
 
 def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
     make_run(tmp_path, "one")
-    done = CliRunner().invoke(app, ["watch", "--web", "--runs", str(tmp_path), "--port", "0", "--seconds", "0.2"])
+    done = call_fedpfl("watch", "--web", "--runs", str(tmp_path), "--port", "0", "--seconds", "0.2")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("live page: http://127.0.0.1:")
 
@@ -248,6 +247,6 @@ def test_fedpfl_watch_web_serves_until_its_time_is_over(tmp_path):
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
-    done = CliRunner().invoke(app, ["watch", *options, "--seconds", "0"])
+    done = call_fedpfl("watch", *options, "--seconds", "0")
     assert done.exit_code == 2, done.output
     assert message in " ".join(done.output.split()).replace("'", ""), done.output

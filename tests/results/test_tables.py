@@ -33,54 +33,47 @@ def test_on_a_terminal_a_table_is_drawn(monkeypatch, capsys):
     assert capsys.readouterr().out == table.csv()
 
 
-def test_a_narrow_terminal_has_whole_names_and_numbers_and_says_what_it_leaves_out(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.fixture
+def draw(monkeypatch, capsys):
+    """Return a function that returns a table as a terminal of this width shows it, without its colours."""
+
+    def drawn(table, width):
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_tables([table], "")
+        text = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert max(map(len, text.splitlines())) <= width
+        return text
+
+    return drawn
+
+
+def test_a_narrow_terminal_has_whole_names_and_numbers_and_says_what_it_leaves_out(draw):
     columns = ["method", "chosen", "accuracy, mean over clients", "95 % interval from", "to", "worst tenth", "seconds"]
     chosen, wide = "learning-rate 0.01, local-epochs 5, fedprox-mu 0.1", Spread(98.4, 0.5, 3)
     row = ["factorized-fl-plus", chosen, wide, 91.25, 100.0, wide, wide]
-    print_tables([Table("Methods", columns, [row], note="Last round.", optional=["seconds", "worst tenth"])], "")
-    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    assert max(map(len, drawn.splitlines())) <= 80
+    drawn = draw(Table("Methods", columns, [row], note="Last round.", optional=["seconds", "worst tenth"]), 80)
     assert {"factorized-fl-plus", "learning-rate", "local-epochs", "98.40", "91.25", "100.00"} <= set(drawn.split())
     assert "Last round. Not shown here: seconds, worst tenth (--format csv)." in " ".join(drawn.split())
 
 
-def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "60")
-    columns = [
-        "round",
-        "personalised, %",
-        "worst tenth, %",
-        "global, %",
-        "training loss",
-        "seconds",
-        "trained",
-        "failed",
-    ]
+def test_columns_for_which_there_is_no_room_are_named_and_no_word_is_broken(draw):
+    heads = "round; personalised, %; worst tenth, %; global, %; training loss; seconds; trained; failed"
+    columns, digits = heads.split("; "), [0, 2, 2, 2, 3, 2, 0, 0]
     row = [1, 80.89, 60.47, None, 0.25, 2.24, 10, 0]
-    print_tables([Table("rounds", columns, [row], [0, 2, 2, 2, 3, 2, 0, 0], optional=["trained"])], "")
-    drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    assert max(map(len, drawn.splitlines())) <= 60
+    drawn = draw(Table("rounds", columns, [row], digits, optional=["trained"]), 60)
     assert {"round", "personalised,", "training", "loss", "80.89", "60.47", "0.250"} <= set(drawn.split())
     assert "Not shown here: trained, failed, seconds (--format csv)." in " ".join(drawn.split())
-    monkeypatch.setenv("COLUMNS", "30")
-    print_tables([Table("rounds", columns, [row], [0, 2, 2, 2, 3, 2, 0, 0])], "")
-    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).split())
+    text = " ".join(draw(Table("rounds", columns, [row], digits), 30).split())
     assert "Not shown here: failed; trained; seconds; training loss; global, %; worst tenth, % (--format csv)." in text
 
 
-def test_a_text_between_numbers_is_not_broken_within_a_word_and_gets_the_room_that_is_left(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+def test_a_text_between_numbers_is_not_broken_within_a_word_and_gets_the_room_that_is_left(draw):
     columns = ["method", "chosen", "mean over clients, %", "worst tenth, %", "training loss", "runs done"]
     wide = Spread(98.4, 0.5, 3)
     row = ["feddecomp", "learning-rate 0.1", wide, wide, wide, "5/5"]
     for width in range(70, 130, 7):
-        monkeypatch.setenv("COLUMNS", str(width))
-        print_tables([Table("Methods", columns, [row], optional=["training loss"])], "")
-        drawn = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-        assert max(map(len, drawn.splitlines())) <= width
+        drawn = draw(Table("Methods", columns, [row], optional=["training loss"]), width)
         assert {"feddecomp", "learning-rate", "98.40"} <= set(drawn.split()), width
     assert "learning-rate 0.1" in drawn and "mean over clients, %" in drawn
 

@@ -34,15 +34,16 @@ def test_the_later_of_two_settings_wins(tmp_path: Path) -> None:
     assert one.settings["learning-rate"] == 9.0
 
 
-def test_a_cell_that_is_not_covered_is_not_run(tmp_path: Path) -> None:
-    cells = [(c.row, c.column) for c in load(write(tmp_path)).cells("paper")]
-    assert cells == [("FedAvg", "A"), ("Local", "A"), ("FedAvg", "B")]
-
-
-def test_a_scale_may_have_fewer_columns_and_its_own_seeds(tmp_path: Path) -> None:
+def test_cells_that_are_not_covered_or_not_of_the_scale_are_not_run_and_missing_values_are_none(tmp_path: Path) -> None:
     experiment = load(write(tmp_path))
+    assert [(c.row, c.column) for c in experiment.cells("paper")] == [("FedAvg", "A"), ("Local", "A"), ("FedAvg", "B")]
     assert {c.column for c in experiment.cells("small")} == {"A"}
     assert [experiment.scale(name).seeds for name in ("smoke", "small", "paper")] == [1, 2, 3]
+    assert experiment.paper_values["personalised-best"] == {
+        "FedAvg": ("60.39 ± 1.46", 61.5), "Local": ("81.91 ± 3.09", None),
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="must be one of smoke, small, paper"):
+        experiment.cells("huge")
 
 
 def test_a_column_may_have_a_base_of_its_own(tmp_path: Path) -> None:
@@ -59,13 +60,6 @@ def test_a_scale_takes_what_several_files_share(tmp_path: Path) -> None:
     assert load(path).scale("smoke").remarks == "Shared. And more."
     got = settings(path, "FedAvg", "A", "smoke")
     assert (got["momentum"], got["num-server-rounds"]) == (0.5, 2)
-
-
-def test_a_missing_value_of_the_paper_is_none(tmp_path: Path) -> None:
-    experiment = load(write(tmp_path))
-    assert experiment.paper_values["personalised-best"] == {
-        "FedAvg": ("60.39 ± 1.46", 61.5), "Local": ("81.91 ± 3.09", None),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -106,8 +100,3 @@ def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, message: str)
         load(write(tmp_path, FILE.replace(old, new)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be one of smoke, small, paper"):
-        load(write(tmp_path)).cells("huge")

@@ -76,11 +76,6 @@ def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
     assert run_numbers.find("validation-best").value(History(LINES)) is None
 
 
-def test_some_clients_alone() -> None:
-    assert run_numbers.find("personalised-best").value(of_clients(History(LINES), {0, 2})) == pytest.approx(0.7)
-    assert run_numbers.find("personalised-best").value(of_clients(History(LINES), {0})) == pytest.approx(0.6)
-
-
 def test_runs_that_recorded_no_sizes_have_no_number_of_trained_models() -> None:
     assert run_numbers.find("trained-best").value(History([{"round": 1, "trained": {"each": {"0": 0.5}}}])) is None
 

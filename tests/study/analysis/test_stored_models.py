@@ -19,7 +19,8 @@ parts = ANALYSES["masking"].function.__globals__["parts"]
 contrast = ANALYSES["feature-maps"].function.__globals__["contrast"]
 scaled = ANALYSES["feature-maps"].function.__globals__["scaled"]
 
-QUICK = {**FEW_SAMPLES, "num_server_rounds": 2, "local_epochs": 2}
+ROUNDS = {"num_server_rounds": 2, "local_epochs": 2}
+QUICK = {**FEW_SAMPLES, **ROUNDS}
 
 
 def test_of_a_split_layer_every_parameter_is_in_one_part(tmp_path):
@@ -59,7 +60,7 @@ def test_masking_counts_right_labels_among_all_of_them(tmp_path):
 
 
 def test_masking_costs_accuracy_and_without_a_mask_the_run_s_own_is_found(tmp_path):
-    runs = [simulate(tmp_path, 3, method=m, run_name=m, **QUICK) for m in ("fedfac", "fedper", "fedavg")]
+    runs = [simulate(tmp_path, 3, method=m, run_name=m, **ROUNDS) for m in ("fedfac", "fedper", "fedavg")]
     result = ANALYSES["masking"].make(runs, draws=2)
     assert [row[0] for row in result.tables[0].rows] == ["fedfac", "fedper"]  # fedavg has no personal part
     for run, row in zip(runs, result.tables[0].rows, strict=False):
@@ -135,7 +136,7 @@ def test_confusion_matrices_have_the_recorded_accuracies(tmp_path):
             wanted = [100 * right[name] / sum(rows[name]) if name in rows else None for name in names]
             assert of_class == pytest.approx(wanted)
     with pytest.raises(NotRecorded, match="classes"):
-        ANALYSES["confusion"].make([simulate(tmp_path, 2, run_name="targets", **targets(tmp_path), **QUICK)])
+        ANALYSES["confusion"].make([simulate(tmp_path, 2, run_name="targets", **targets(tmp_path), **ROUNDS)])
 
 
 def targets(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -254,11 +253,11 @@ def test_one_command_runs_it_and_parts_of_it(board: Path, tmp_path: Path, monkey
         assert f"Compared with {best} (Wilcoxon over clients, p < 0.05 after Holm's correction): 2 others" in before
 
     count = len(fake.started)
-    for row, column in product(("FedAvg", "FedProx", "Local"), ("A", "B b")):
+    for row, column in (("FedProx", "A"), ("FedAvg", "B b"), ("Local", "B b")):
         part = fedpfl("experiment", "run", board, "--row", row, "--column", column, "-q")
         assert part.exit_code == (row == "Local"), part.output
         assert f"| {row} | " in part.stdout
-    assert len(fake.started) == count + 2, "only the value that failed is tried again, once for each column"
+    assert len(fake.started) == count + 1, "only the value that failed is tried again"
     assert (left / "table.md").read_text() == before, "the tables of a part are not left in place of the whole"
 
 

@@ -99,8 +99,8 @@ class Comparison(Results):
     Examples
     --------
     >>> import fedpfl
-    >>> settings = {"dataset": "digits", "model": "mlp", "num_clients": 4, "num_server_rounds": 1, "quiet": True}
-    >>> found = fedpfl.compare([fedpfl.run(method=method, **settings) for method in ("local", "fedavg")])
+    >>> settings = {"dataset": "digits", "model": "mlp", "num_clients": 4, "num_server_rounds": 1, "local_epochs": 1}
+    >>> found = fedpfl.compare([fedpfl.run(method=method, quiet=True, **settings) for method in ("local", "fedavg")])
     >>> found.table["run"].tolist()
     ['local', 'fedavg']
     >>> found.conclusion
@@ -204,11 +204,11 @@ class Sweep(Results):
     >>> class Mine(fedpfl.Method):
     ...     name = "mine"
     >>> found = fedpfl.sweep(
-    ...     {"local_epochs": [1, 2]}, method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     {"local_steps": [1, 2]}, method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
     ...     quiet=True,
     ... )
     >>> found.points
-    [{'local-epochs': 1}, {'local-epochs': 2}]
+    [{'local-steps': 1}, {'local-steps': 2}]
     >>> len(found.table), len(found.runs), found.failed
     (2, 2, {})
     """

@@ -50,7 +50,8 @@ class Run:
     --------
     >>> import fedpfl, torch
     >>> run = fedpfl.run(
-    ...     method="fedavg", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ...     method="fedavg", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run.rounds["clients_trained"].tolist()
     [4, 4]
@@ -225,7 +226,8 @@ def load(
     --------
     >>> import fedpfl
     >>> made = fedpfl.run(
-    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> fedpfl.load(made.name).summary == made.summary
     True

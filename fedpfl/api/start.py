@@ -125,7 +125,8 @@ def run(
     --------
     >>> import fedpfl
     >>> run = fedpfl.run(
-    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run
     <Run ...-fedper-digits: fedper on digits, 2 of 2 rounds, personalised ... %>
@@ -257,7 +258,7 @@ def compare(
     ...         return not name.startswith("head.")
     >>> found = fedpfl.compare(
     ...     ["local", Mine], tune={"learning_rate": [0.01, 0.03]}, seeds=2, dataset="digits", model="mlp",
-    ...     num_clients=4, num_server_rounds=1, quiet=True,
+    ...     num_clients=4, num_server_rounds=1, local_epochs=1, quiet=True,
     ... )
     >>> sorted(found.table["method"]), sorted(found.chosen)
     (['local', 'mine'], ['local', 'mine'])

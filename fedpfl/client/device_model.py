@@ -72,7 +72,7 @@ class LoadedModel(NamedTuple):
     >>> import numpy as np
     >>> from pathlib import Path
     >>> run = fedpfl.run(
-    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, local_epochs=1,
     ...     device_models="always", state_dir="models-of-clients", quiet=True,
     ... )
     >>> (folder,) = Path("models-of-clients").glob("*/client-00003")
@@ -162,7 +162,7 @@ def load_model(path: str | Path) -> LoadedModel:
     >>> from pathlib import Path
     >>> import fedpfl
     >>> run = fedpfl.run(
-    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1,
+    ...     method="fedper", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, local_epochs=1,
     ...     device_models="always", state_dir="models", quiet=True,
     ... )
     >>> (folder,) = Path("models").glob("*/client-00003")

@@ -127,7 +127,8 @@ class NoPlainModel(FedpflError):
     --------
     >>> import fedpfl
     >>> run = fedpfl.run(
-    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ...     method="local", dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> try:
     ...     run.model()

@@ -46,7 +46,8 @@ class Memory(nn.Module):
     ...             way[name] += (array.detach() - local.start[name]).abs()
     ...         return fedpfl.Payload(metrics={"way": float(sum(array.sum() for array in way.values()))})
     >>> run = fedpfl.run(
-    ...     method=Travelled, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ...     method=Travelled, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run.summary["rounds"]
     2

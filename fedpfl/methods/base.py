@@ -205,7 +205,8 @@ class Method:
     ...         head, base = (lambda name: name.startswith("head.")), (lambda name: name.startswith("base."))
     ...         return [fedpfl.Phase(train=head, epochs=1), fedpfl.Phase(train=base, epochs=1)]
     >>> run = fedpfl.run(
-    ...     method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ...     method=Mine, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run.rounds["clients_trained"].tolist()
     [4, 4]

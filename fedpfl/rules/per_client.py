@@ -38,7 +38,8 @@ class PerClientRule(Rule):
     ...     name = "half-way"
     ...     aggregation = fedpfl.Aggregation(HalfWay)
     >>> run = fedpfl.run(
-    ...     method=Method, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, quiet=True
+    ...     method=Method, dataset="digits", model="mlp", num_clients=4, num_server_rounds=2, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run.summary["rounds"]
     2

@@ -23,7 +23,7 @@ def test_epsilon_is_where_delta_is_reached():
     assert epsilon(math.inf, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize(("multiplier", "releases"), [(0.7, 1), (1.0, 10), (4.0, 300)])
+@pytest.mark.parametrize(("multiplier", "releases"), [(0.7, 1), (1.0, 10)])
 def test_epsilon_against_google_s_accountants(multiplier, releases):
     dp_accounting = pytest.importorskip("dp_accounting")
     from dp_accounting import pld, rdp

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import LocalGrid, federation, simulate, simulate_and_listen
+from support import FEW_SAMPLES, LocalGrid, federation, simulate, simulate_and_listen
 from torch import nn
 
 import fedpfl.setup.all_settings
@@ -171,7 +171,7 @@ def counting(monkeypatch):
     for module in (fedpfl.setup.config, fedpfl.setup.all_settings):
         monkeypatch.setattr(module, "find", lambda name: Counting)
     monkeypatch.setattr(Counting, "seen", [])
-    yield {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1}
+    yield {"method": "fedavg", "num_server_rounds": 2, "local_epochs": 1, **FEW_SAMPLES}
     _engines.clear()
 
 

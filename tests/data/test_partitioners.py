@@ -335,7 +335,7 @@ def spread(counts: np.ndarray) -> float:
     return float(sizes.std() / sizes.mean())
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+@pytest.mark.parametrize("alpha", [0.1, 5.0])
 def test_dirichlet_is_distributed_as_in_flwr_datasets(labels: np.ndarray, alpha: float) -> None:
     flwr = pytest.importorskip("flwr_datasets.partitioner")
     a, b = [], []

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedpfl.models import BaseHeadModel, registry
 
-SKEWED = {"dirichlet_alpha": 0.1, "num_server_rounds": 3, "evaluate_every": 0}
+SKEWED = {"dirichlet_alpha": 0.1, "num_server_rounds": 3, "evaluate_every": 0, "model": "mlp"}
 
 
 def loss(folder, method, **settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import play, rule, simulate
+from support import FEW_SAMPLES, play, rule, simulate
 
 from fedpfl.core.layout import Layout
 from fedpfl.methods import clustered_fl
@@ -23,9 +23,8 @@ def clusters(**options):
     return rule(Clusters, [0, 0], (1, 1, 1, 1), settings=ClusteredFLSettings(**{**OPTIONS, **options}))
 
 
-@pytest.mark.parametrize("model", ["small-cnn", pytest.param("resnet8", marks=pytest.mark.thorough)])
-def test_without_a_split_it_is_fedavg_to_the_bit(tmp_path, model):
-    settings = {"model": model, "fraction_train": 0.5, "num_server_rounds": 2, "local_epochs": 1}
+def test_without_a_split_it_is_fedavg_to_the_bit(tmp_path):
+    settings = {"fraction_train": 0.5, "num_server_rounds": 2, "local_epochs": 1, **FEW_SAMPLES}
     ours = simulate(tmp_path / "a", 4, method="clustered-fl", clustered_fl_epsilon1=0.0, **settings)
     fedavg = simulate(tmp_path / "b", 4, method="fedavg", **settings)
     for row in ours.checkpoint()[1]["for_clients"]:

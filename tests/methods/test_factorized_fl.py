@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import federation, simulate, simulate_and_listen, train
+from support import FEW_SAMPLES, federation, simulate, simulate_and_listen, train
 
 from fedpfl.client.state import ClientState
 from fedpfl.core.payload import Payload
@@ -47,7 +47,9 @@ def replies(log, number):
 
 
 def test_of_alpha_only_u_and_one_v_leave_the_client(tmp_path):
-    folder, sharing, log = run(tmp_path, method=ALPHA, model="resnet8", num_server_rounds=1, local_epochs=1)
+    folder, sharing, log = run(
+        tmp_path, method=ALPHA, model="resnet8", num_server_rounds=1, local_epochs=1, **FEW_SAMPLES
+    )
     model, _ = assemble(Config.parse(folder.config()), (1, 8, 8), 10)
     expected = {f"{name}.u" for name, m in model.base.named_modules() if isinstance(m, torch.nn.Conv2d)}
     norms = [name for name, m in model.base.named_modules() if isinstance(m, torch.nn.BatchNorm2d)]
@@ -133,7 +135,7 @@ def test_what_is_sent_does_not_depend_on_how_a_client_numbers_its_classes(tmp_pa
 
 
 def test_similarities_and_matches_of_every_round_are_kept(tmp_path):
-    folder = simulate(tmp_path, 4, method=ALPHA, num_server_rounds=3, fraction_train=0.5)
+    folder = simulate(tmp_path, 4, method=ALPHA, num_server_rounds=3, fraction_train=0.5, **FEW_SAMPLES)
     heard: set[int] = set()
     for line in folder.metrics():
         heard |= set(line["clients"])
@@ -152,9 +154,10 @@ def test_similarities_and_matches_of_every_round_are_kept(tmp_path):
 @pytest.mark.parametrize("method", [ALPHA, BETA])
 def test_lambda_as_a_threshold_does_not_move_mu(tmp_path, method):
     def trained(penalty, l1):
-        settings = {"factorized_fl_penalty": penalty, "factorized_fl_l1": l1, "num_server_rounds": 1, "local_epochs": 1}
+        settings = {"factorized_fl_penalty": penalty, "factorized_fl_l1": l1, "num_server_rounds": 1, "local_epochs": 1,
+                    "factorized_fl_threshold": 1.5}  # fmt: skip
         place = tmp_path / f"{penalty}-{l1}"
-        folder, sharing, log = run(place, method=method, **settings, **{"factorized_fl_threshold": 1.5})
+        folder, sharing, log = run(place, method=method, **settings, **FEW_SAMPLES)
         return personal(folder, 0) if method == ALPHA else sharing.layout.unpack(replies(log, 1)[0])
 
     free, threshold, gradient = trained("gradient", 0.0), trained("threshold", 1e-3), trained("gradient", 1e-3)

@@ -6,7 +6,6 @@ from math import exp
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 from support import federation, head, linear_round, play, rule, simulate, softmax, train
 
 from fedpfl.core.errors import ConfigError
@@ -17,24 +16,6 @@ from fedpfl.setup.config import Config
 from fedpfl.training.settings import TrainingSettings
 
 W = {0: [0.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 2.0]}
-
-
-def newest(tmp_path):
-    """Return {client: its newest personal arrays}."""
-    files = {path.parent.name: path for path in sorted((tmp_path / "state").glob("*/client-*/round-*.safetensors"))}
-    return {client: load_file(path) for client, path in files.items()}
-
-
-def test_without_others_and_without_prox_it_is_local_to_the_bit(tmp_path):
-    settings = {"fraction_train": 0.5, "num_server_rounds": 3, "local_epochs": 1}
-    ours = simulate(tmp_path / "a", 4, method="fedamp", fedamp_alpha=0.0, fedamp_prox=0.0, **settings)
-    local = simulate(tmp_path / "b", 4, method="local", **settings)
-    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in local.metrics()]
-    a, b = newest(tmp_path / "a"), newest(tmp_path / "b")
-    assert a.keys() == b.keys()
-    for client, arrays in b.items():
-        assert a[client].keys() == {f"personal.{name}" for name in arrays}
-        assert all(np.array_equal(a[client][f"personal.{name}"], array) for name, array in arrays.items())
 
 
 def test_two_steps_follow_the_gradient_with_the_pull_to_the_mixture():

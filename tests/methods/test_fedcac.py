@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import play, rule, simulate
+from support import FEW_SAMPLES, play, rule, simulate
 
 from fedpfl.core.layout import Layout
 from fedpfl.methods.fedcac import Critical, overlaps, threshold, top_share
@@ -13,7 +13,7 @@ LAYOUT = Layout.of([("a", (4,)), ("b", (2,))])
 
 
 def test_the_first_round_s_mean_is_fedavg_s_to_the_bit_and_all_that_moved_is_critical_with_share_1(tmp_path):
-    settings = {"num_server_rounds": 1, "local_epochs": 1}
+    settings = {"num_server_rounds": 1, "local_epochs": 1, **FEW_SAMPLES}
     ours = simulate(tmp_path / "a", 4, method="fedcac", fedcac_share=1.0, **settings)
     fedavg = simulate(tmp_path / "b", 4, method="fedavg", **settings)
     state = ours.checkpoint()[1]

@@ -25,20 +25,7 @@ def schedule(config):
     return config.method.schedule(SimpleNamespace(model=assemble(config, (1, 8, 8), 10)[0], notes={}))
 
 
-def same(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
-
-
-TAU_ONLY = {"method": "feddecomp", "feddecomp_variant": "tau-only", "model": "resnet8", "local_epochs": 1}
-
-
-@pytest.mark.parametrize("model", ["small-cnn", "resnet8"])
-def test_without_tau_epochs_it_is_fedavg_with_uniform_weights_to_the_bit(tmp_path, model):
-    settings = {"model": model, "learning_rate": 0.02, "num_server_rounds": 2, "local_epochs": 1, **FEW_SAMPLES}
-    ours = simulate(tmp_path / "a", 2, method="feddecomp", feddecomp_lora_epochs=0, **settings)
-    fedavg = simulate(tmp_path / "b", 2, method="fedavg", fedavg_weights="uniform", **settings)
-    assert same(shared(ours), shared(fedavg))
-    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in fedavg.metrics()]
+TAU_ONLY = {"method": "feddecomp", "feddecomp_variant": "tau-only", "model": "small-cnn-bn", "local_epochs": 1}
 
 
 @pytest.mark.parametrize("init", ["paper", "code"])
@@ -95,7 +82,7 @@ def test_reverse_trains_tau_first_as_ever_and_keeps_sigma(tmp_path):
 
 
 def test_controls_share_both_parts_or_none(tmp_path):
-    settings = {"num_server_rounds": 1, "local_epochs": 1, "method": "feddecomp"}
+    settings = {"num_server_rounds": 1, "local_epochs": 1, "method": "feddecomp", **FEW_SAMPLES}
     runs = {v: simulate(tmp_path / v, 2, feddecomp_variant=v, **settings) for v in ("all-shared", "all-local")}
     together, local = (run.metrics()[0] for run in runs.values())
     assert {name.rpartition(".")[2] for name in shared(runs["all-shared"])} >= {"tau_a", "tau_b", "bias"}
@@ -108,7 +95,7 @@ def test_controls_share_both_parts_or_none(tmp_path):
 
 
 def test_absent_clients_can_count_with_the_last_mean(tmp_path):
-    settings = {"method": "feddecomp", "fraction_train": 0.5, "num_server_rounds": 1}
+    settings = {"method": "feddecomp", "fraction_train": 0.5, "num_server_rounds": 1, **FEW_SAMPLES}
     skip = simulate(tmp_path / "skip", 4, **settings)
     last = simulate(tmp_path / "last", 4, feddecomp_absent_clients="last", **settings)
     first = _initial(tmp_path, 4, **settings)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import head, linear_round, simulate, softmax, train
+from support import FEW_SAMPLES, head, linear_round, simulate, softmax, train
 
 from fedpfl import models
 from fedpfl.core.errors import NoPlainModel
@@ -19,7 +19,7 @@ from fedpfl.training.settings import TrainingSettings
 
 
 def test_one_component_is_fedavg_to_the_bit(tmp_path):
-    settings = {"fraction_train": 0.5, "num_server_rounds": 2}
+    settings = {"fraction_train": 0.5, "num_server_rounds": 2, **FEW_SAMPLES}
     ours = simulate(tmp_path / "a", 4, method="fedem", fedem_components=1, **settings)
     fedavg = simulate(tmp_path / "b", 4, method="fedavg", **settings)
     assert np.array_equal(ours.checkpoint()[1]["shared"], fedavg.checkpoint()[1]["shared"])
@@ -72,7 +72,7 @@ def test_the_first_component_is_the_plain_model_and_the_others_differ_in_every_l
 
 
 def test_there_is_no_plain_model_to_export(tmp_path):
-    run = simulate(tmp_path, 2, method="fedem", num_server_rounds=1, local_epochs=1)
+    run = simulate(tmp_path, 2, method="fedem", num_server_rounds=1, local_epochs=1, **FEW_SAMPLES)
     with pytest.raises(NoPlainModel, match="fedem predicts with a mixture of 3 models"):
         export_personal(run)
     said: list[str] = []

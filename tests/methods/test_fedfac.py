@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import simulate, simulate_and_listen
+from support import FEW_SAMPLES, simulate, simulate_and_listen
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, LayoutError
@@ -41,29 +41,9 @@ def built(model="small-cnn", shape=(1, 8, 8), **settings):
 # -- what must hold --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("variant", "model", "clients"),
-    [
-        ("static", "small-cnn", 4),
-        ("dynamic", "small-cnn", 4),
-        pytest.param("dynamic", "resnet8", 2, marks=pytest.mark.thorough),
-    ],
-)
-def test_with_all_channels_shared_it_is_fedavg_to_the_bit(tmp_path, variant, model, clients):
-    settings = {"model": model, "num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.5, "batch_size": 100}
-    ours = simulate(
-        tmp_path / "a", clients, method="fedfac", fedfac_tau="-inf", fedfac_variant=variant,
-        **settings,
-    )  # fmt: skip
-    fedavg = simulate(tmp_path / "b", clients, method="fedavg", **settings)
-    a, b = shared(ours), shared(fedavg)
-    assert a.keys() == b.keys()
-    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
-    assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in fedavg.metrics()]
-
-
 def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_path):
-    folder, grid = simulate_and_listen(tmp_path, 3, method="fedfac", fedfac_variant="static", num_server_rounds=3)
+    settings = {"method": "fedfac", "fedfac_variant": "static", "num_server_rounds": 3, **FEW_SAMPLES}
+    folder, grid = simulate_and_listen(tmp_path, 3, **settings)
     kept = int((splits(folder)[0] == 0).sum())
     assert kept == 16
     assert len(splits(folder)) == 1
@@ -82,7 +62,8 @@ def test_after_the_static_split_no_client_specific_channel_leaves_a_client(tmp_p
 
 
 def test_a_dynamic_round_averages_the_shared_and_keeps_the_client_specific_channels(tmp_path):
-    folder, grid = simulate_and_listen(tmp_path, 3, method="fedfac", num_server_rounds=2, fedfac_turned="weights")
+    settings = {"method": "fedfac", "num_server_rounds": 2, "fedfac_turned": "weights", **FEW_SAMPLES}
+    folder, grid = simulate_and_listen(tmp_path, 3, **settings)
     _, sharing = assemble(Config.parse(folder.config()), (1, 8, 8), 10)
     vectors = {client: reply.arrays["shared"] for client, _, reply in grid.training(1)}
     samples = [reply.metrics["train-samples"] for _, _, reply in grid.training(1)]
@@ -222,7 +203,7 @@ def test_wrong_settings_are_one_line(key, value, message):
 def test_kappa_and_tau_can_differ_by_layer(tmp_path):
     run = simulate(
         tmp_path, 2, method="fedfac", fedfac_layers="1,2,3", fedfac_tau="0.25,inf,-inf", fedfac_kappa="0.5,0.75,0.9",
-        num_server_rounds=1,
+        num_server_rounds=1, **FEW_SAMPLES,
     )  # fmt: skip
     conv1, conv2, fc1 = np.split(splits(run)[0], [16, 48])
     assert (conv1.sum(), conv2.sum(), fc1.sum()) == (12, 0, 64)
@@ -242,9 +223,10 @@ def test_a_bad_split_from_the_network_is_refused(split):
 
 
 def test_fedsplit_takes_the_split_that_fedfac_found(tmp_path):
-    fedfac = simulate(tmp_path / "a", 2, method="fedfac", num_server_rounds=1)
+    fedfac = simulate(tmp_path / "a", 2, method="fedfac", num_server_rounds=1, **FEW_SAMPLES)
     path = fedfac.path / "arrays" / "split" / "round-000001.npy"
-    run = simulate(tmp_path / "b", 2, method="fedsplit", fedsplit_split=str(path), num_server_rounds=2)
+    settings = {"fedsplit_split": str(path), "num_server_rounds": 2, **FEW_SAMPLES}
+    run = simulate(tmp_path / "b", 2, method="fedsplit", **settings)
     assert np.array_equal(run.checkpoint()[1]["split"], np.load(path))
 
 
@@ -274,7 +256,7 @@ def test_a_split_file_that_does_not_fit_is_one_line(tmp_path, content):
 @pytest.mark.parametrize("variant", ["dynamic", "static"])
 @pytest.mark.parametrize("mask", ["none", "shared", "personal"])
 def test_a_mask_puts_noise_into_one_sides_weights_before_training_and_tests(tmp_path, mask, variant):
-    quick = {"local_epochs": 1, "num_server_rounds": 1, "threads": 1}
+    quick = {"local_epochs": 1, "num_server_rounds": 1, "threads": 1, **FEW_SAMPLES}
     folder = simulate(tmp_path, 2, method="fedfac", fedfac_mask=mask, fedfac_variant=variant, **quick)
     left, (split,) = Simulation.of(folder), splits(folder)
     replaced = (split == {"none": 2, "shared": 1, "personal": 0}[mask]).nonzero()[0].tolist()

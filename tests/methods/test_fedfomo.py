@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import federation, head, linear_round, simulate, softmax, train
+from support import FEW_SAMPLES, federation, head, linear_round, simulate, softmax, train
 from torch import nn
 
 from fedpfl.core.errors import ConfigError, LayoutError
@@ -24,7 +24,7 @@ def fedfomo(epochs=1, **settings):
 
 
 def test_without_models_and_validation_it_is_local_to_the_bit(tmp_path):
-    settings = {"fraction_train": 0.5, "num_server_rounds": 3, "local_epochs": 1}
+    settings = {"fraction_train": 0.5, "num_server_rounds": 3, "local_epochs": 1, **FEW_SAMPLES}
     ours = simulate(tmp_path / "a", 4, method="fedfomo", fedfomo_models=0, fedfomo_validation=0.0, **settings)
     local = simulate(tmp_path / "b", 4, method="local", **settings)
     assert [line["personalised"] for line in ours.metrics()] == [line["personalised"] for line in local.metrics()]
@@ -39,10 +39,30 @@ def test_without_models_and_validation_it_is_local_to_the_bit(tmp_path):
         assert all(np.array_equal(row[name], array) for name, array in arrays.items())
 
 
-def test_weights_are_gains_over_distances():
-    rng = np.random.default_rng(2)
+def task(seed):
+    rng = np.random.default_rng(seed)
     x = rng.normal(size=(20, 2))
-    y = (x[:, 0] > 0).astype(int)
+    return rng, x, (x[:, 0] > 0).astype(int)
+
+
+def loss(x, y, weight, bias):
+    p = softmax(x @ weight.reshape(2, 2).T + bias)
+    return -np.log(p[np.arange(len(y)), y]).mean()
+
+
+def on(held):
+    """Return the loss of a linear model, one vector, on the validation part."""
+    return lambda vector: loss(held.x.numpy(), held.y.numpy(), vector[:4].astype(np.float64), vector[4:])
+
+
+def gains(loss, before, models):
+    """Return by how much each model is better than the one before, for each unit of its distance, or 0."""
+    apart = [np.linalg.norm(model - before) for model in models]
+    return np.array([max(0, (loss(before) - loss(m)) / d) if d else 0 for m, d in zip(models, apart, strict=True)])
+
+
+def test_weights_are_gains_over_distances():
+    rng, x, y = task(2)
     method = fedfomo(validation=0.5)
     start = linear_round(method, x, y, 2)
     weight, bias = head(start.model)
@@ -51,30 +71,18 @@ def test_weights_are_gains_over_distances():
     others = (mine + rng.normal(size=(4, 6))).astype(np.float32)
     others[:2] = mine + np.array([[-1, 0, 1, 0, 0, 0], [-3, 1, 2, 0, 0, 0]])  # two that help
     others[3] = mine
-
-    def loss(vector):
-        vector = vector.astype(np.float64)
-        p = softmax(held.x.numpy() @ vector[:4].reshape(2, 2).T + vector[4:])
-        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
-
-    gains = [(loss(mine) - loss(o)) / np.linalg.norm(o - mine) if (o != mine).any() else 0 for o in others]
-    gains = np.maximum(gains, 0)
-    assert (gains[:2] > 0).all()
-    assert (gains[2:] == 0).any()
-    expected = gains / gains.sum()
+    expected = gains(on(held), mine, others)
+    assert (expected[:2] > 0).all() and (expected[2:] == 0).any()
+    expected /= expected.sum()
     local = linear_round(method, x, y, 2, message=Payload(arrays={"models": others}))
     reply = train(method, local)
     np.testing.assert_allclose(reply.arrays["weights"], expected, rtol=1e-4, atol=1e-6)
     mixed = mine + expected @ (others.astype(np.float64) - mine)
-    np.testing.assert_allclose(
-        np.concatenate([head(local.model)[0].reshape(-1), head(local.model)[1]]), mixed, rtol=1e-4
-    )
+    np.testing.assert_allclose(vector_of(dict(local.model.named_parameters())), mixed, rtol=1e-4)
 
 
 def test_distances_are_of_the_parameters_without_running_statistics():
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(20, 2))
-    y = (x[:, 0] > 0).astype(int)
+    _, x, y = task(2)
     method, base = fedfomo(validation=0.5), lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(2, affine=False))
     start = linear_round(method, x, y, 2, base=base)
     split, held = method.sharing(start.model), method._parts(start)[1]
@@ -84,21 +92,19 @@ def test_distances_are_of_the_parameters_without_running_statistics():
     others[1:, places["base.1.running_mean"]] += 0.3  # far away, and not to be counted
     others[1:, places["base.1.running_var"]] *= 9
 
-    def loss(vector):
+    def normalised_loss(vector):
         mean, variance, weight, bias = (
             vector[places[name]] for name in ("base.1.running_mean", "base.1.running_var", "head.weight", "head.bias")
         )
-        p = softmax((held.x.numpy() - mean) / np.sqrt(variance + 1e-5) @ weight.reshape(2, 2).T + bias)
-        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
+        return loss((held.x.numpy() - mean) / np.sqrt(variance + 1e-5), held.y.numpy(), weight, bias)
 
     moved = [np.linalg.norm((other - mine)[places["head.weight"]]) for other in others]
-    gains = np.array(
-        [max(0, (loss(mine) - loss(other)) / m) if m else 0 for other, m in zip(others, moved, strict=True)]
-    )
-    assert (gains[:2] > 0).all() and not gains[2]
+    better = [normalised_loss(mine) - normalised_loss(other) for other in others]
+    expected = np.array([max(0, gain / m) if m else 0 for gain, m in zip(better, moved, strict=True)])
+    assert (expected[:2] > 0).all() and not expected[2]
     message = Payload(arrays={"models": others.astype(np.float32)})
     reply = train(method, linear_round(method, x, y, 2, message=message, base=base))
-    np.testing.assert_allclose(reply.arrays["weights"], gains / gains.sum(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(reply.arrays["weights"], expected / expected.sum(), rtol=1e-4, atol=1e-6)
 
 
 def later_round(method, x, y, before, trained, others):
@@ -121,25 +127,16 @@ def vector_of(arrays):
 
 
 def test_models_and_the_trained_one_are_compared_with_the_one_from_before_training():
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=(20, 2))
-    y = (x[:, 0] > 0).astype(int)
+    _, x, y = task(4)
     before, trained = np.zeros(6), np.array([-1, 0, 1, 0, 0, 0.0])
     others = np.array([[-3, 1, 2, 0, 0, 0], [3, 0, -3, 0, 0, 0]], float)  # one that helps, one that does not
     method = fedfomo(validation=0.5)
     local = later_round(method, x, y, before, trained, others)
     held = method._parts(local)[1]
-
-    def loss(vector):
-        p = softmax(held.x.numpy() @ vector[:4].reshape(2, 2).T + vector[4:])
-        return -np.log(p[np.arange(len(held.y)), held.y.numpy()]).mean()
-
     models = np.stack([trained, *others])
-    gains = np.maximum([(loss(before) - loss(w)) / np.linalg.norm(w - before) for w in models], 0)
-    assert gains[0] > 0
-    assert gains[1] > 0
-    assert gains[2] == 0
-    expected = gains / gains.sum()
+    expected = gains(on(held), before, models)
+    assert (expected[:2] > 0).all() and expected[2] == 0
+    expected /= expected.sum()
     reply = train(method, local)
     np.testing.assert_allclose(reply.arrays["weights"], expected[1:], rtol=1e-4)  # of the others' models alone
     mixed = before + expected @ (models - before)

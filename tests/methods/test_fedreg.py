@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support import simulate_and_listen
+from support import FEW_SAMPLES, simulate_and_listen
 from torch.nn import functional as F
 
 from fedpfl import models
@@ -163,7 +163,8 @@ def test_a_head_of_two_layers_is_weighted_and_kept_whole():
 
 
 def test_the_server_s_means_have_their_weights(tmp_path):
-    run, grid = simulate_and_listen(tmp_path, 3, method="fedreg", num_server_rounds=1, local_epochs=1)
+    settings = {"method": "fedreg", "num_server_rounds": 1, "local_epochs": 1, **FEW_SAMPLES}
+    run, grid = simulate_and_listen(tmp_path, 3, **settings)
     vectors = np.stack([reply.arrays["shared"] for _, _, reply in grid.training()]).astype(np.float64)
     metrics = [reply.metrics for _, _, reply in grid.training()]
     assert any(m["effective-samples"] < m["train-samples"] for m in metrics)

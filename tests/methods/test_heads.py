@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, simulate
 from torch import nn
 
 from fedpfl import models
@@ -62,7 +62,7 @@ def test_fedbn_keeps_parameters_and_statistics_of_batchnorm():
 
 
 def test_fedbn_says_where_it_has_nothing_to_do(tmp_path):
-    run = simulate(tmp_path, 2, method="fedbn", num_server_rounds=1)
+    run = simulate(tmp_path, 2, method="fedbn", num_server_rounds=1, **FEW_SAMPLES)
     assert run.task()["remarks"] == [
         "this model has no trainable BatchNorm: nothing is personal, and fedbn equals fedavg"
     ]

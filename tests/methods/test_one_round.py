@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import simulate
+from support import simulate, softmax
 from torch import nn
 from torch.nn import functional as F
 
@@ -47,7 +47,7 @@ class Task:
             for part in (data.train, data.test)
         )
         start = assemble(Config.parse({**run.config(), "method": "fedavg"}), (4,), 3)[0].state_dict()
-        self.start = {name: array.numpy().astype(np.float64) for name, array in start.items()}
+        self.start = as_numpy(start)
         self.lines = run.metrics()
         self.rounds = [line["clients"] for line in self.lines]
         common = run.path / "global.safetensors"  # none where each client gets a model of its own
@@ -64,10 +64,59 @@ class Task:
         losses = [-np.log(softmax(logits(i, x))[np.arange(len(y)), y]) for i, (x, y) in enumerate(self.test)]
         np.testing.assert_allclose(self.lines[number][kind]["loss"], np.concatenate(losses).mean(), rtol=1e-5)
 
+    def check(self, number, personalised, common=None):
+        """Compare the losses of the clients' models, and of the common one; without ``common`` there is none."""
+        self.check_loss(number, "personalised", personalised)
+        if common is None:
+            assert "global" not in self.lines[number]
+        else:
+            self.check_loss(number, "global", common)
+
     def check_shared(self, expected):
         assert self.shared.keys() == expected.keys()
         for name, array in expected.items():
             np.testing.assert_allclose(self.shared[name], array, atol=2e-6, err_msg=name)
+
+    def follow(self, train, tested=None, weights=None, start=None, plain=lambda w: w):
+        """Compare each round of a method whose clients send a model, ``train(client, w)``, and receive their mean.
+
+        Parameters
+        ----------
+        train : callable
+            Maps (client, common model) to the arrays that the client sends.
+        tested : callable, optional
+            Maps (client, common model) to the arrays with which it is tested; by default ``plain``.
+        weights : list, optional
+            Of the two clients of a round; by default their training samples.
+        start : dict, optional
+            The common model's arrays, if they are not those of the plain model.
+        plain : callable
+            Maps the common model to the arrays of the plain one.
+        """
+        w = self.start if start is None else start
+        for index, clients in enumerate(self.rounds):
+            w = self.mean({i: train(i, w) for i in clients}, clients, w, weights)
+            self.check(index, lambda i, x, w=w: logits(tested(i, w) if tested else plain(w), x), common(plain(w)))
+        self.check_shared(w)
+
+
+def as_numpy(arrays):
+    return {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
+
+
+def assemble_two_layers(**settings):
+    values = {key.replace("_", "-"): value for key, value in settings.items()}
+    return assemble(Config.parse({"model": "two-layers", "seed": 3, **values}), (4,), 3)[0]
+
+
+def assembled(**settings):
+    """Return the arrays that a method's model starts with."""
+    return as_numpy(assemble_two_layers(**settings).state_dict())
+
+
+def of_common(arrays):
+    """Return the arrays of the model that all have in common, by the names of a plain one."""
+    return {name[len("common.") :]: array for name, array in arrays.items() if name.startswith("common.")}
 
 
 @pytest.fixture
@@ -92,84 +141,92 @@ def play(tmp_path, monkeypatch):
     return run
 
 
-def softmax(logits):
-    e = np.exp(logits - logits.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
+def features(w, x):
+    return x @ w[BASE[0]].T + w[BASE[1]]
+
+
+def head_of(w, z):
+    return z @ w[HEAD[0]].T + w[HEAD[1]]
 
 
 def logits(w, x):
-    return (x @ w[BASE[0]].T + w[BASE[1]]) @ w[HEAD[0]].T + w[HEAD[1]]
+    return head_of(w, features(w, x))
+
+
+def common(w):
+    return lambda i, x: logits(w, x)
+
+
+def each(models):
+    return lambda i, x: logits(models[i], x)
+
+
+def towards(w, x, target):
+    """Return the gradient of the mean cross-entropy to class probabilities ``target``."""
+    z = features(w, x)
+    d = (softmax(head_of(w, z)) - target) / len(x)
+    dz = d @ w[HEAD[0]]
+    return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
 
 
 def gradient(w, x, y):
     """Return the gradient of the mean cross-entropy."""
-    z = x @ w[BASE[0]].T + w[BASE[1]]
-    d = (softmax(z @ w[HEAD[0]].T + w[HEAD[1]]) - np.eye(3)[y]) / len(y)
-    dz = d @ w[HEAD[0]]
-    return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
+    return towards(w, x, np.eye(3)[y])
+
+
+def stepped(w, slope, names=BASE + HEAD, rate=RATE):
+    """Return ``w`` after a step down a slope, in some of its arrays."""
+    return {k: a - rate * slope[k] if k in names else a for k, a in w.items()}
 
 
 def descend(w, data, epochs, names):
     """Return ``w`` after gradient steps on the arrays called ``names``."""
     for _ in range(epochs):
-        g = gradient(w, *data)
-        w = {k: w[k] - RATE * g[k] if k in names else w[k] for k in w}
+        w = stepped(w, gradient(w, *data), names)
     return w
 
 
 def test_fedprox(play):
-    task, mu = play("fedprox", fedprox_mu=0.5), 0.5
-    w = task.start
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            v = dict(w)
-            for _ in range(EPOCHS):
-                g = gradient(v, *task.train[i])
-                v = {k: v[k] - RATE * (g[k] + mu * (v[k] - w[k])) for k in v}
-            trained[i] = v
-        w = task.mean(trained, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    task = play("fedprox", fedprox_mu=0.5)
+
+    def train(i, w):
+        v = w
+        for _ in range(EPOCHS):
+            g = gradient(v, *task.train[i])
+            v = stepped(v, {k: g[k] + 0.5 * (v[k] - w[k]) for k in v})
+        return v
+
+    task.follow(train)
 
 
 def test_moon(play):
     task, mu, tau = play("moon", moon_mu=2.0), 2.0, 0.5
-    w = task.start
-    last = [None] * 3
+    last = {}
 
-    def features(w, x):
-        z = x @ w[BASE[0]].T + w[BASE[1]]
+    def unit_features(w, x):
+        z = features(w, x)
         return z, z / np.linalg.norm(z, axis=1, keepdims=True)
 
-    for index, clients in enumerate(task.rounds):
-        for i in clients:
-            (x, y), v = task.train[i], dict(w)
-            received, before = features(w, x)[1], features(last[i] or w, x)[1]
-            for _ in range(EPOCHS):
-                g, (z, unit) = gradient(v, x, y), features(v, x)
-                near, far = (np.exp((unit * other).sum(1) / tau) for other in (received, before))
-                d = (far / (near + far))[:, None] * (before - received) / tau / len(y)
-                d = (d - unit * (unit * d).sum(1, keepdims=True)) / np.linalg.norm(z, axis=1, keepdims=True)
-                g[BASE[0]] += mu * d.T @ x
-                g[BASE[1]] += mu * d.sum(0)
-                v = {k: v[k] - RATE * g[k] for k in v}
-            last[i] = v
-        w = task.mean(last, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    def train(i, w):
+        (x, y), v = task.train[i], w
+        received, before = unit_features(w, x)[1], unit_features(last.get(i, w), x)[1]
+        for _ in range(EPOCHS):
+            g, (z, unit) = gradient(v, x, y), unit_features(v, x)
+            near, far = (np.exp((unit * other).sum(1) / tau) for other in (received, before))
+            d = (far / (near + far))[:, None] * (before - received) / tau / len(y)
+            d = (d - unit * (unit * d).sum(1, keepdims=True)) / np.linalg.norm(z, axis=1, keepdims=True)
+            g[BASE[0]] += mu * d.T @ x
+            g[BASE[1]] += mu * d.sum(0)
+            v = stepped(v, g)
+        last[i] = v
+        return v
+
+    task.follow(train)
 
 
 def test_fedavg_tuned_before_a_test(play):
     task = play("fedavg", tune_epochs=4)
-    w = task.start
-    for index, clients in enumerate(task.rounds):
-        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, w), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    task.follow(lambda i, w: descend(w, task.train[i], EPOCHS, w), tested=lambda i, w: descend(w, task.train[i], 4, w))
 
 
 def test_feddyn(play):
@@ -180,17 +237,16 @@ def test_feddyn(play):
     for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
-            v = dict(w)
+            v = w
             for _ in range(EPOCHS):
                 g = gradient(v, *task.train[i])
-                v = {k: v[k] - RATE * (g[k] - h_i[i][k] + alpha * (v[k] - w[k])) for k in v}
+                v = stepped(v, {k: g[k] - h_i[i][k] + alpha * (v[k] - w[k]) for k in v})
             h_i[i] = {k: h_i[i][k] - alpha * (v[k] - w[k]) for k in v}
             trained[i] = v
         h = {k: h[k] - alpha / 3 * sum(trained[i][k] - w[k] for i in clients) for k in w}
         mean = task.mean(trained, clients, w, weights=[1, 1])
         w = {k: mean[k] - h[k] / alpha for k in w}
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, common(w), common(w))
     task.check_shared(w)
 
 
@@ -213,7 +269,7 @@ def test_server_optimizer(play, monkeypatch, kind):
             adam = {k: 0.8 * v[k] + 0.2 * delta[k] ** 2 for k in w}
             v = adam if kind == "adam" else {k: v[k] - 0.2 * delta[k] ** 2 * sign[k] for k in w}
             w = {k: w[k] + 0.3 * m[k] / (np.sqrt(v[k]) + 0.05) for k in w}
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check_loss(index, "global", common(w))
     task.check_shared(w)
 
 
@@ -225,82 +281,67 @@ def test_scaffold(play):
     for index, clients in enumerate(task.rounds):
         trained, change = {}, dict.fromkeys(w, 0.0)
         for i in clients:
-            y = dict(w)
+            y = w
             for _ in range(EPOCHS):
                 g = gradient(y, *task.train[i])
-                y = {k: y[k] - RATE * (g[k] - c_i[i][k] + c[k]) for k in y}
+                y = stepped(y, {k: g[k] - c_i[i][k] + c[k] for k in y})
             new = {k: c_i[i][k] - c[k] + (w[k] - y[k]) / (EPOCHS * RATE) for k in w}
             change = {k: change[k] + new[k] - c_i[i][k] for k in w}
             c_i[i], trained[i] = new, y
         w = task.mean(trained, clients, w, weights=[1, 1])
         c = {k: c[k] + change[k] / 3 for k in w}
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, common(w), common(w))
     task.check_shared(w)
 
 
 def test_ditto(play):
     task, lam = play("ditto", ditto_pull=0.5, ditto_p_epochs=3), 0.5
-    w = task.start
-    v = [dict(w) for _ in range(3)]
-    for index, clients in enumerate(task.rounds):
-        for i in clients:
-            for _ in range(3):
-                g = gradient(v[i], *task.train[i])
-                v[i] = {k: v[i][k] - RATE * (g[k] + lam * (v[i][k] - w[k])) for k in w}
-        w = task.mean({i: descend(w, task.train[i], EPOCHS, w) for i in clients}, clients, w)
-        task.check_loss(index, "personalised", lambda i, x: logits(v[i], x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    v = [task.start] * 3
+
+    def train(i, w):
+        for _ in range(3):
+            g = gradient(v[i], *task.train[i])
+            v[i] = stepped(v[i], {k: g[k] + lam * (v[i][k] - w[k]) for k in w})
+        return descend(w, task.train[i], EPOCHS, w)
+
+    task.follow(train, tested=lambda i, w: v[i])
 
 
 def test_apfl(play):
     task = play("apfl", apfl_alpha=0.4)
-    w = task.start
-    v, alpha = [dict(w) for _ in range(3)], [0.4] * 3
+    v, alpha = [task.start] * 3, [0.4] * 3
 
     def mixed(i, w):
         return {k: alpha[i] * v[i][k] + (1 - alpha[i]) * w[k] for k in w}
 
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            g, u = gradient(mixed(i, w), *task.train[i]), dict(w)
-            slope = sum(float(((v[i][k] - w[k]) * g[k]).sum()) for k in w)
-            alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1)
-            for _ in range(EPOCHS):
-                g, g_mixed = gradient(u, *task.train[i]), gradient(mixed(i, u), *task.train[i])
-                v[i] = {k: v[i][k] - RATE * alpha[i] * g_mixed[k] for k in u}
-                u = {k: u[k] - RATE * g[k] for k in u}
-            trained[i] = u
-        w = task.mean(trained, clients, w, weights=[1, 1])
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(mixed(i, w), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    def train(i, w):
+        g, u = gradient(mixed(i, w), *task.train[i]), w
+        slope = sum(float(((v[i][k] - w[k]) * g[k]).sum()) for k in w)
+        alpha[i] = min(max(alpha[i] - RATE * slope, 0), 1)
+        for _ in range(EPOCHS):
+            g, g_mixed = gradient(u, *task.train[i]), gradient(mixed(i, u), *task.train[i])
+            v[i], u = stepped(v[i], g_mixed, rate=RATE * alpha[i]), stepped(u, g)
+        return u
+
+    task.follow(train, tested=mixed, weights=[1, 1])
 
 
 def test_pfedme(play):
     pull, inner = 3.0, 0.05
     task = play("pfedme", pfedme_pull=pull, pfedme_steps=4, pfedme_personal_learning_rate=inner)
-    w = task.start
-    theta = [dict(w) for _ in range(3)]
-    seen = set()
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            u, theta[i] = dict(w), dict(w)
-            for _ in range(EPOCHS):
-                for _ in range(4):
-                    g = gradient(theta[i], *task.train[i])
-                    theta[i] = {k: theta[i][k] - inner * (g[k] + pull * (theta[i][k] - u[k])) for k in u}
-                u = {k: u[k] - RATE * pull * (u[k] - theta[i][k]) for k in u}
-            trained[i] = u
-        seen.update(clients)
-        w = task.mean(trained, clients, w, weights=[1, 1])
-        # Who has never trained is tested with what it received.
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(theta[i] if i in seen else w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    theta = {}
+
+    def train(i, w):
+        u = theta[i] = w
+        for _ in range(EPOCHS):
+            for _ in range(4):
+                g = gradient(theta[i], *task.train[i])
+                theta[i] = stepped(theta[i], {k: g[k] + pull * (theta[i][k] - u[k]) for k in u}, rate=inner)
+            u = stepped(u, {k: pull * (u[k] - theta[i][k]) for k in u})
+        return u
+
+    # Who has never trained is tested with what it received.
+    task.follow(train, tested=lambda i, w: theta.get(i, w), weights=[1, 1])
 
 
 def test_fedala(play, monkeypatch):
@@ -308,14 +349,11 @@ def test_fedala(play, monkeypatch):
     monkeypatch.setattr(fedala, "SAMPLES", 1.0)
     monkeypatch.setattr(fedala, "RATE", step)
     task = play("fedala")
-    w = task.start
-    heads = [{k: w[k] for k in HEAD} for _ in range(3)]
-    mixing = [{k: np.ones_like(w[k]) for k in HEAD} for _ in range(3)]
-    seen = set()
+    heads, mixing = {}, [{k: np.ones_like(task.start[k]) for k in HEAD} for _ in range(3)]
 
     def mixed(i, w):
         """Return the weights that client i learns from where they stand, and what it starts from by them."""
-        if i not in seen:
+        if i not in heads:
             return mixing[i], w
         weights = mixing[i]
         for _ in range(first if all((a == 1).all() for a in weights.values()) else 1):
@@ -324,46 +362,35 @@ def test_fedala(play, monkeypatch):
             weights = {k: np.clip(weights[k] - step * g[k] * (w[k] - heads[i][k]), 0, 1) for k in HEAD}
         return weights, {**w, **{k: heads[i][k] + (w[k] - heads[i][k]) * weights[k] for k in HEAD}}
 
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            mixing[i], start = mixed(i, w)
-            trained[i] = descend(start, task.train[i], EPOCHS, BASE + HEAD)
-            heads[i] = {k: trained[i][k] for k in HEAD}
-        seen.update(clients)
-        w = task.mean(trained, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(mixed(i, w)[1], x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    def train(i, w):
+        mixing[i], start = mixed(i, w)
+        trained = descend(start, task.train[i], EPOCHS, w)
+        heads[i] = {k: trained[k] for k in HEAD}
+        return trained
+
+    task.follow(train, tested=lambda i, w: mixed(i, w)[1])
     assert any((a[k] > 0).all() and (a[k] < 1).any() for a in mixing for k in HEAD)
 
 
-def test_fedper(play):
-    task = play("fedper")
-    base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
+@pytest.mark.parametrize(
+    ("method", "settings", "shared", "steps"),
+    [
+        ("fedper", {}, BASE, [(EPOCHS, BASE + HEAD)]),
+        ("fedrep", {"fedrep_p_epochs": 3}, BASE, [(3, HEAD), (EPOCHS, BASE)]),
+        ("lg-fedavg", {}, HEAD, [(EPOCHS, BASE + HEAD)]),
+    ],
+)
+def test_layers_of_which_some_stay(play, method, settings, shared, steps):
+    task = play(method, **settings)
+    models = [task.start] * 3
     for index, clients in enumerate(task.rounds):
-        trained = {i: descend({**base, **heads[i]}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
         for i in clients:
-            heads[i] = {k: trained[i][k] for k in HEAD}
-        base = task.mean(trained, clients, BASE)
-        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[index]
-    task.check_shared(base)
-
-
-def test_fedrep(play):
-    task = play("fedrep", fedrep_p_epochs=3)
-    base, heads = {k: task.start[k] for k in BASE}, [{k: task.start[k] for k in HEAD} for _ in range(3)]
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            w = descend({**base, **heads[i]}, task.train[i], 3, HEAD)
-            heads[i] = {k: w[k] for k in HEAD}
-            trained[i] = descend(w, task.train[i], EPOCHS, BASE)
-        base = task.mean(trained, clients, BASE)
-        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[index]
-    task.check_shared(base)
+            for epochs, names in steps:
+                models[i] = descend(models[i], task.train[i], epochs, names)
+        mean = task.mean(models, clients, shared)
+        models = [{**w, **mean} for w in models]
+        task.check(index, each(models))
+    task.check_shared(mean)
 
 
 @pytest.mark.parametrize(("tune", "tuned"), [("head", HEAD), ("everything", BASE + HEAD)])
@@ -371,62 +398,33 @@ def test_fedbabu(play, tune, tuned):
     task = play("fedbabu", fedbabu_tuning_epochs=4, fedbabu_tune=tune)
     w = task.start
     for index, clients in enumerate(task.rounds):
-        trained = {i: descend(w, task.train[i], EPOCHS, BASE) for i in clients}
-        w = {**task.start, **task.mean(trained, clients, BASE)}
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(descend(w, task.train[i], 4, tuned), x))
+        w = {**w, **task.mean({i: descend(w, task.train[i], EPOCHS, BASE) for i in clients}, clients, BASE)}
+        task.check(index, lambda i, x, w=w: logits(descend(w, task.train[i], 4, tuned), x), common(w))
     task.check_shared({k: w[k] for k in BASE})
-
-
-def test_lg_fedavg(play):
-    task = play("lg-fedavg")
-    head, bases = {k: task.start[k] for k in HEAD}, [{k: task.start[k] for k in BASE} for _ in range(3)]
-    for index, clients in enumerate(task.rounds):
-        trained = {i: descend({**bases[i], **head}, task.train[i], EPOCHS, BASE + HEAD) for i in clients}
-        for i in clients:
-            bases[i] = {k: trained[i][k] for k in BASE}
-        head = task.mean(trained, clients, HEAD)
-        task.check_loss(index, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
-        assert "global" not in task.lines[index]
-    task.check_shared(head)
 
 
 @pytest.mark.parametrize("start", ["generic", "zero"])
 def test_fedrod(play, start):
     task = play("fedrod", fedrod_personal_start=start)
-    w = task.start
-    p = [{k: w[k] if start == "generic" else np.zeros_like(w[k]) for k in HEAD} for _ in range(3)]
+    p = [{k: task.start[k] if start == "generic" else np.zeros_like(task.start[k]) for k in HEAD}] * 3
 
-    def both(w, p, x):
-        return logits({**w, **{k: w[k] + p[k] for k in HEAD}}, x)
+    def both(i, w):
+        return {**w, **{k: w[k] + p[i][k] for k in HEAD}}
 
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            x, y = task.train[i]
-            counts, v = np.bincount(y, minlength=3), dict(w)
-            for _ in range(EPOCHS):
-                z = x @ v[BASE[0]].T + v[BASE[1]]
-                # Balanced softmax: n_c·exp(g_c) / Σ n_k·exp(g_k), 0 for a class that the client lacks.
-                odds = counts * np.exp(z @ v[HEAD[0]].T + v[HEAD[1]])
-                d = (odds / odds.sum(1, keepdims=True) - np.eye(3)[y]) / len(y)
-                d_p = (softmax(both(v, p[i], x)) - np.eye(3)[y]) / len(y)
-                dz = d @ v[HEAD[0]]
-                g = {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
-                v = {k: v[k] - RATE * g[k] for k in v}
-                p[i] = {
-                    HEAD[0]: p[i][HEAD[0]] - RATE * d_p.T @ z,
-                    HEAD[1]: p[i][HEAD[1]] - RATE * d_p.sum(0),
-                }
-            trained[i] = v
-        w = task.mean(trained, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: both(w, p[i], x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    def train(i, w):
+        x, y = task.train[i]
+        counts = np.bincount(y, minlength=3)
+        for _ in range(EPOCHS):
+            z = features(w, x)
+            # Balanced softmax: n_c·exp(g_c) / Σ n_k·exp(g_k), 0 for a class that the client lacks.
+            odds = counts * np.exp(head_of(w, z))
+            d = (odds / odds.sum(1, keepdims=True) - np.eye(3)[y]) / len(y)
+            of_personal, dz = gradient(both(i, w), x, y), d @ w[HEAD[0]]
+            w = stepped(w, {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)})
+            p[i] = stepped(p[i], of_personal)
+        return w
 
-
-def features(w, x):
-    return x @ w[BASE[0]].T + w[BASE[1]]
+    task.follow(train, tested=both)
 
 
 def class_means(w, x, y):
@@ -443,7 +441,7 @@ def pulled(w, x, y, prototypes, is_known, lam):
         g = gradient(w, x, y)
         g[BASE[0]] += lam * dz.T @ x
         g[BASE[1]] += lam * dz.sum(0)
-        w = {k: w[k] - RATE * g[k] for k in w}
+        w = stepped(w, g)
     return w
 
 
@@ -494,8 +492,7 @@ def test_feddistill(play):
                 counts[c] += 1
         taught = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], taught)
         is_known = is_known | (counts > 0)
-        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
-        assert "global" not in task.lines[index]
+        task.check(index, each(models))
     assert is_known.all()
 
 
@@ -517,7 +514,7 @@ def test_fedpac(play, monkeypatch):
                 g, dz = gradient(w, x, y), 2 * (features(w, x) - prototypes[y]) * is_known[y][:, None] / 5 / n
                 g[BASE[0]] += lam * dz.T @ x
                 g[BASE[1]] += lam * dz.sum(0)
-                w = {k: w[k] - RATE * g[k] if k in BASE else w[k] for k in w}
+                w = stepped(w, g, BASE)
             trained[i] = w
             means, sizes = class_means(w, x, y)
             sums, counts = sums + sizes[:, None] * means, counts + sizes
@@ -529,8 +526,7 @@ def test_fedpac(play, monkeypatch):
             heads[one] = {k: (1 - a) * trained[one][k] + a * trained[other][k] for k in HEAD}
         prototypes = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], prototypes)
         is_known |= counts > 0
-        task.check_loss(index, "personalised", lambda i, x, base=base: logits({**base, **heads[i]}, x))
-        assert "global" not in task.lines[index]
+        task.check(index, lambda i, x, base=base: logits({**base, **heads[i]}, x))
     assert not task.shared
 
 
@@ -549,8 +545,7 @@ def test_knn_per(play, monkeypatch):
             neighbours = (np.eye(3)[y[near]] * votes[:, :, None]).sum(1) / votes.sum(1, keepdims=True)
             return np.log(0.4 * neighbours + 0.6 * softmax(logits(w, x)))
 
-        task.check_loss(index, "personalised", mixed)
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, mixed, common(w))
     task.check_shared(w)
 
 
@@ -587,8 +582,7 @@ def test_fedbn(play):
             u = norms[i]
             return (normalise(x, u[mean], u[variance]) * u[gamma] + u[beta]) @ head[HEAD[0]].T + head[HEAD[1]]
 
-        task.check_loss(index, "personalised", predict)
-        assert "global" not in task.lines[index]
+        task.check(index, predict)
     task.check_shared(head)
 
 
@@ -596,20 +590,12 @@ def autograd(loss, w, names, rate=RATE):
     """Return ``w`` after a step down the gradient of ``loss``, a function of tensors by name, in some of them."""
     tensors = {k: torch.tensor(a, requires_grad=k in names) for k, a in w.items()}
     loss(tensors).backward()
-    return {k: a - rate * tensors[k].grad.numpy() if k in names else a for k, a in w.items()}
+    return stepped(w, {k: tensors[k].grad.numpy() for k in names}, names, rate)
 
 
 def tensors(data):
     x, y = data
     return torch.tensor(x), torch.tensor(y)
-
-
-def base_of(w, x):
-    return x @ w[BASE[0]].T + w[BASE[1]]
-
-
-def head_of(w, z):
-    return z @ w[HEAD[0]].T + w[HEAD[1]]
 
 
 def test_feddbe(play):
@@ -629,25 +615,21 @@ def test_feddbe(play):
             for _ in range(EPOCHS):
 
                 def loss(u, x=x, y=y, consensus=consensus):
-                    z = base_of(u, x)
+                    z = features(u, x)
                     apart = z.mean(0) - torch.tensor(consensus)
                     return F.cross_entropy(head_of(u, z + u["own"]), y) + kappa * (0.5 * apart**2).mean()
 
                 u = autograd(loss, u, u)
             offsets[i], trained[i] = u.pop("own"), u
         w = task.mean(trained, clients, w) if trained else w
-        task.check_loss(
-            index, "personalised", lambda i, x, w=w: (features(w, x) + offsets[i]) @ w[HEAD[0]].T + w[HEAD[1]]
-        )
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, lambda i, x, w=w: head_of(w, features(w, x) + offsets[i]), common(w))
     task.check_shared(w)
 
 
 def test_fedcp(play):
     task = play("fedcp", fedcp_alignment=2.0)
     # The policy's first values are drawn by PyTorch after the model's.
-    model, _ = assemble(Config.parse({"method": "fedcp", "model": "two-layers", "seed": 3}), (4,), 3)
-    policy = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if k.startswith("policy.")}
+    policy = {k: a for k, a in assembled(method="fedcp").items() if k.startswith("policy.")}
     shared, heads = {**{k: task.start[k] for k in BASE}, **policy}, [{k: task.start[k] for k in HEAD}] * 3
     common = {f"global_{k}": task.start[k] for k in HEAD}
 
@@ -670,7 +652,7 @@ def test_fedcp(play):
             context, before = torch.tensor(w[HEAD[0]].sum(0)), torch.tensor(features(w, task.train[i][0]))
 
             def loss(w, x=x, y=y, context=context, before=before):
-                z = base_of(w, x)
+                z = features(w, x)
                 apart = kernels(z, z) + kernels(before, before) - 2 * kernels(z, before)
                 return F.cross_entropy(divided(w, z, context), y) + 2.0 * apart
 
@@ -682,10 +664,9 @@ def test_fedcp(play):
 
         def predict(i, x, shared=shared, common=common):
             w = {k: torch.tensor(a) for k, a in {**shared, **common, **heads[i]}.items()}
-            return divided(w, base_of(w, torch.tensor(x)), w[HEAD[0]].sum(0)).numpy()
+            return divided(w, features(w, torch.tensor(x)), w[HEAD[0]].sum(0)).numpy()
 
-        task.check_loss(index, "personalised", predict)
-        assert "global" not in task.lines[index]
+        task.check(index, predict)
     task.check_shared({**shared, **common})
 
 
@@ -706,8 +687,7 @@ def test_fedas(play, monkeypatch):
             last[i] = descend(w, (x, y), EPOCHS, w)
             weights.append(sum((g**2).sum() for g in gradient(last[i], x, y).values()))
         base = task.mean(last, clients, BASE, weights)
-        task.check_loss(index, "personalised", lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
-        assert "global" not in task.lines[index]
+        task.check(index, lambda i, x, w={**task.start, **base}: logits(last[i] or w, x))
     task.check_shared(base)
 
 
@@ -727,8 +707,7 @@ def test_fedgh(play, monkeypatch):
         for _ in range(4):
             d = (softmax(z @ head[HEAD[0]].T + head[HEAD[1]]) - np.eye(3)[y]) / len(y)
             head = {HEAD[0]: head[HEAD[0]] - 0.3 * d.T @ z, HEAD[1]: head[HEAD[1]] - 0.3 * d.sum(0)}
-        task.check_loss(index, "personalised", lambda i, x, head=head: logits({**bases[i], **head}, x))
-        assert "global" not in task.lines[index]
+        task.check(index, lambda i, x, head=head: logits({**bases[i], **head}, x))
     task.check_shared(head)
 
 
@@ -770,7 +749,7 @@ def test_fedtgp(play, monkeypatch):
             server = autograd(loss, server, server, rate=0.2)
         prototypes = network({k: torch.tensor(a) for k, a in server.items()}).numpy()
         is_known |= np.isin(range(3), c)
-        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
+        task.check(index, each(models))
         np.testing.assert_allclose(task.lines[index]["details"]["margin"], margin, rtol=1e-5)
 
 
@@ -780,13 +759,8 @@ LORA = {"trainable": "lora", "lora_rank": 3, "lora_alpha": 6.0}
 
 def adapted_start(method="fedavg"):
     """Return what training starts from with adapters, the frozen weights too; B is 0."""
-    model, _ = assemble(Config.parse({"method": method, "model": "two-layers", "seed": 3, **flat(LORA)}), (4,), 3)
-    arrays = {**model.state_dict(), **dict(frozen(model))}
-    return {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
-
-
-def flat(settings):
-    return {key.replace("_", "-"): value for key, value in settings.items()}
+    model = assemble_two_layers(method=method, **LORA)
+    return as_numpy({**model.state_dict(), **dict(frozen(model))})
 
 
 def adapted(w):
@@ -799,8 +773,7 @@ def descend_adapted(w, data):
     """Return ``w`` after the local epochs on adapter and head."""
     for _ in range(EPOCHS):
         g = gradient(adapted(w), *data)
-        steps = {A: 2 * w[B].T @ g[BASE[0]], B: 2 * g[BASE[0]] @ w[A].T, **{k: g[k] for k in HEAD}}
-        w = {k: w[k] - RATE * steps[k] if k in steps else w[k] for k in w}
+        w = stepped(w, {**g, A: 2 * w[B].T @ g[BASE[0]], B: 2 * g[BASE[0]] @ w[A].T}, (A, B, *HEAD))
     return w
 
 
@@ -814,8 +787,7 @@ def test_fedsa_lora(play):
             personal[i] = {k: trained[i][k] for k in (B, *HEAD)}
         shared = task.mean(trained, clients, [A])[A]
         w = [adapted({**start, **personal[i], A: shared}) for i in range(3)]
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(w[i], x))
-        assert "global" not in task.lines[index]
+        task.check(index, each(w))
     task.check_shared({A: shared})
 
 
@@ -880,29 +852,25 @@ def test_pfedfda(play, monkeypatch):
             mixed = [beta * mine + (1 - beta) * all_ for mine, all_ in zip(gaussian, (means, covariance), strict=True)]
             return logits({**base, **discriminant(*mixed, task.train[i][1])}, x)
 
-        task.check_loss(index, "personalised", predict)
-        assert "global" not in task.lines[index]
+        task.check(index, predict)
     task.check_shared(base)
 
 
 def test_ffa_lora(play):
     task = play("ffa-lora", **LORA)
-    w = adapted_start("ffa-lora")
-    assert 0.4 < np.abs(w[A]).max() <= 0.5  # uniform within 1/√inputs
-    names = (B, *HEAD)
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            v = w
-            for _ in range(EPOCHS):
-                g = gradient(adapted(v), *task.train[i])
-                steps = {B: 2 * g[BASE[0]] @ v[A].T, **{k: g[k] for k in HEAD}}
-                v = {**v, **{k: v[k] - RATE * steps[k] for k in names}}
-            trained[i] = v
-        w = {**w, **task.mean(trained, clients, names)}
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(adapted(w), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(adapted(w), x))
-    task.check_shared({k: w[k] for k in names})
+    start, names = adapted_start("ffa-lora"), (B, *HEAD)
+    assert 0.4 < np.abs(start[A]).max() <= 0.5  # uniform within 1/√inputs
+
+    def train(i, w):
+        for _ in range(EPOCHS):
+            g = gradient(plain(w), *task.train[i])
+            w = stepped(w, {**g, B: 2 * g[BASE[0]] @ start[A].T}, names)
+        return w
+
+    def plain(w):
+        return adapted({**start, **w})
+
+    task.follow(train, start={k: start[k] for k in names}, plain=plain)
 
 
 def test_feddpa(play):
@@ -910,25 +878,19 @@ def test_feddpa(play):
     w = adapted_start("feddpa")
     mine = [{name: w[name.replace("default", "personal")] for name in (A, B)}] * 3
 
-    def weights(w, mine, share):
-        """Return the plain model's weights with a share of the personal adapter, the rest global; α/r is 2."""
-        added = (1 - share) * w[B] @ w[A] + share * mine[B] @ mine[A]
-        return {BASE[0]: w["base.fc.base_layer.weight"] + 2 * added, BASE[1]: w["base.fc.base_layer.bias"],
-                **{k: w[k] for k in HEAD}}  # fmt: skip
+    def weights(w, mine):
+        """Return the plain model's weights with half of both adapters; α/r is 2."""
+        return {**adapted(w), BASE[0]: w["base.fc.base_layer.weight"] + w[B] @ w[A] + mine[B] @ mine[A]}
 
     for index, clients in enumerate(task.rounds):
         trained = {}
         for i in clients:
             for _ in range(EPOCHS if index else 0):
-                g = gradient(weights(w, mine[i], 0.5), *task.train[i])[BASE[0]]
-                mine[i] = {
-                    A: mine[i][A] - RATE * mine[i][B].T @ g,
-                    B: mine[i][B] - RATE * g @ mine[i][A].T,
-                }
+                g = gradient(weights(w, mine[i]), *task.train[i])[BASE[0]]
+                mine[i] = stepped(mine[i], {A: mine[i][B].T @ g, B: g @ mine[i][A].T}, (A, B))
             trained[i] = descend_adapted(w, task.train[i])
         w = {**w, **task.mean(trained, clients, (A, B, *HEAD))}
-        task.check_loss(index, "personalised", lambda i, x, w=w, mine=[*mine]: logits(weights(w, mine[i], 0.5), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(adapted(w), x))
+        task.check(index, lambda i, x, w=w: logits(weights(w, mine[i]), x), common(adapted(w)))
     task.check_shared({k: w[k] for k in (A, B, *HEAD)})
 
 
@@ -952,18 +914,9 @@ def test_ifca(play):
             means.append(task.mean(trained, members, w, weights=[1] * len(members)) if members else w)
         models = means
         chosen |= {*choice.values()}
-        task.check_loss(index, "personalised", lambda i, x, models=models: logits(models[best(i, models)], x))
+        task.check(index, lambda i, x, models=models: logits(models[best(i, models)], x))
         assert task.lines[index]["details"]["clusters"] == len({*choice.values()})
-        assert "global" not in task.lines[index]
     assert len(chosen) > 1
-
-
-def towards(w, x, target):
-    """Return the gradient of the mean cross-entropy to class probabilities ``target``."""
-    z = features(w, x)
-    d = (softmax(z @ w[HEAD[0]].T + w[HEAD[1]]) - target) / len(x)
-    dz = d @ w[HEAD[0]]
-    return {BASE[0]: dz.T @ x, BASE[1]: dz.sum(0), HEAD[0]: d.T @ z, HEAD[1]: d.sum(0)}
 
 
 def test_fml(play, monkeypatch):
@@ -971,8 +924,7 @@ def test_fml(play, monkeypatch):
     monkeypatch.setattr(fml, "ALPHA", alpha)
     monkeypatch.setattr(fml, "BETA", beta)
     task = play("fml")
-    model, _ = assemble(Config.parse({"method": "fml", "model": "two-layers", "seed": 3}), (4,), 3)
-    w = {k: a.numpy().astype(np.float64) for k, a in model.common.state_dict().items()}
+    w = of_common(assembled(method="fml"))
     assert all(not np.array_equal(a, task.start[k]) for k, a in w.items())
     models = [dict(task.start) for _ in range(3)]
     for index, clients in enumerate(task.rounds):
@@ -983,20 +935,17 @@ def test_fml(play, monkeypatch):
                 q, q_own = softmax(logits(u, x)), softmax(logits(models[i], x))
                 g = towards(u, x, beta * np.eye(3)[y] + (1 - beta) * q_own)
                 g_own = towards(models[i], x, alpha * np.eye(3)[y] + (1 - alpha) * q)
-                u = {k: u[k] - RATE * g[k] for k in u}
-                models[i] = {k: models[i][k] - RATE * g_own[k] for k in u}
+                u, models[i] = stepped(u, g), stepped(models[i], g_own)
             trained[i] = u
         w = task.mean(trained, clients, w)
-        task.check_loss(index, "personalised", lambda i, x: logits(models[i], x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, each(models), common(w))
     task.check_shared({f"common.{k}": a for k, a in w.items()})
 
 
 def test_fedkd(play):
     energy = 0.97
     task = play("fedkd", fedkd_energy=energy)
-    model, _ = assemble(Config.parse({"method": "fedkd", "model": "two-layers", "seed": 3}), (4,), 3)
-    start = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items()}
+    start = assembled(method="fedkd")
     small = [k for k in start if k.startswith("common.")]
     shared, kept = {k: start[k] for k in small}, [dict(start) for _ in range(3)]
     shortened = set()
@@ -1022,8 +971,7 @@ def test_fedkd(play):
             w = {**kept[i], **shared}
 
             def loss(w, x=x, y=y):
-                common = {k.partition(".")[2]: a for k, a in w.items() if k in small}
-                (z, out), (z_small, out_small) = ((f := features(v, x), head_of(v, f)) for v in (w, common))
+                (z, out), (z_small, out_small) = ((f := features(v, x), head_of(v, f)) for v in (w, of_common(w)))
                 errors = F.cross_entropy(out, y) + F.cross_entropy(out_small, y)
                 far = ((z - z_small @ w["projection.weight"].T) ** 2).mean()
                 return errors + (apart(out, out_small) + apart(out_small, out) + far) / errors.detach()
@@ -1032,9 +980,7 @@ def test_fedkd(play):
                 w = autograd(loss, w, start)
             kept[i], sent[i] = w, {k: shared[k] + factored(w[k] - shared[k]) for k in small}
         shared = task.mean(sent, clients, small)
-        task.check_loss(index, "personalised", lambda i, x: logits(kept[i], x))
-        plain = {k.partition(".")[2]: a for k, a in shared.items()}
-        task.check_loss(index, "global", lambda i, x, w=plain: logits(w, x))
+        task.check(index, each(kept), common(of_common(shared)))
     assert shortened
     task.check_shared(shared)
 
@@ -1045,10 +991,7 @@ def test_fedmrl(play, monkeypatch):
 
     monkeypatch.setitem(registry.MODELS._entries, "narrow", registry._Entry(narrow, None))
     task = play("fedmrl", common_model="narrow")
-    model, _ = assemble(
-        Config.parse({"method": "fedmrl", "model": "two-layers", "common-model": "narrow", "seed": 3}), (4,), 3
-    )
-    start = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items()}
+    start = assembled(method="fedmrl", common_model="narrow")
     small = [k for k in start if k.startswith("common.")]
     models = [dict(start) for _ in range(3)]
     shared = {k: start[k] for k in small}
@@ -1075,32 +1018,26 @@ def test_fedmrl(play, monkeypatch):
             w = {k: torch.tensor(a) for k, a in {**models[i], **shared}.items()}
             return head_of(w, projected(w, torch.tensor(x))).numpy()
 
-        task.check_loss(index, "personalised", predict)
-        assert "global" not in task.lines[index]
+        task.check(index, predict)
     task.check_shared(shared)
 
 
 def test_fedphp(play):
     task, weight = play("fedphp", fedphp_distillation=0.4, fedphp_trainings=2), 0.4
-    w = task.start
-    inherited, times = [dict(w) for _ in range(3)], [0] * 3
-    for index, clients in enumerate(task.rounds):
-        trained = {}
-        for i in clients:
-            (x, y), v = task.train[i], w
-            taught = softmax(logits(inherited[i], x) / 4)
-            for _ in range(EPOCHS):
-                target = (1 - weight) * np.eye(3)[y] + weight * taught if times[i] else np.eye(3)[y]
-                g = towards(v, x, target)
-                v = {k: v[k] - RATE * g[k] for k in v}
-            mu = 0.9 * min(1, times[i] / 2)
-            inherited[i] = {k: mu * inherited[i][k] + (1 - mu) * v[k] for k in v}
-            times[i] += 1
-            trained[i] = v
-        w = task.mean(trained, clients, w)
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(inherited[i] if times[i] else w, x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
-    task.check_shared(w)
+    inherited, times = [task.start] * 3, [0] * 3
+
+    def train(i, w):
+        x, y = task.train[i]
+        taught = softmax(logits(inherited[i], x) / 4)
+        target = (1 - weight) * np.eye(3)[y] + weight * taught if times[i] else np.eye(3)[y]
+        for _ in range(EPOCHS):
+            w = stepped(w, towards(w, x, target))
+        mu = 0.9 * min(1, times[i] / 2)
+        inherited[i] = {k: mu * inherited[i][k] + (1 - mu) * w[k] for k in w}
+        times[i] += 1
+        return w
+
+    task.follow(train, tested=lambda i, w: inherited[i] if times[i] else w)
 
 
 def test_apple(play):
@@ -1121,15 +1058,14 @@ def test_apple(play):
             for _ in range(EPOCHS):
                 g = gradient(mixed(i, here), *task.train[i])
                 slope = np.array([sum((g[k] * w[k]).sum() for k in g) for w in here]) + weight * (p[i] - prior)
-                here[i] = {k: here[i][k] - RATE * p[i][i] * g[k] for k in g}
+                here[i] = stepped(here[i], g, rate=RATE * p[i][i])
                 p[i] = p[i] - step * slope
             trained[i], tested[i] = here[i], mixed(i, here)
         cores = [trained[j] for j in range(3)]
-        task.check_loss(index, "personalised", lambda i, x: logits(tested[i], x))
+        task.check(index, each(tested))
         np.testing.assert_allclose(
             task.lines[index]["details"]["own-relation"], np.mean([p[i][i] for i in range(3)]), rtol=1e-5
         )
-        assert "global" not in task.lines[index]
 
 
 @pytest.mark.parametrize("longest", [50.0, 0.2])
@@ -1173,8 +1109,7 @@ def test_pfedhn(play, monkeypatch, longest):
             for k in names:
                 speed[k] = momentum * speed[k] + g[k] * min(1, longest / norm) + decay * phi[k]
                 phi[k] = phi[k] - step * speed[k]
-        task.check_loss(index, "personalised", lambda i, x: logits(arrays(made(phi, i)), x))
-        assert "global" not in task.lines[index]
+        task.check(index, lambda i, x: logits(arrays(made(phi, i)), x))
         assert task.lines[index]["details"]["apart"] == pytest.approx(
             np.std([made(phi, i) for i in range(3)], axis=0).mean(), rel=1e-3
         )
@@ -1197,7 +1132,7 @@ def test_fedselect(play):
                 if any(m.any() for m in trains.values()):
                     for _ in range(EPOCHS):
                         g = gradient(v, *task.train[i])
-                        v = {k: v[k] - RATE * g[k] * trains[k] for k in v}
+                        v = stepped(v, {k: g[k] * trains[k] for k in v})
             sent[i], marks[i], last[i], mask[i] = v, mask[i], v, dict(mask[i])
             for k in (BASE[0], HEAD[0]):
                 free, change = mask[i][k] == 0, abs(v[k] - before[k])
@@ -1208,16 +1143,14 @@ def test_fedselect(play):
             counts = sum(1 - marks[i][k] for i in clients)
             total = sum((1 - marks[i][k]) * sent[i][k] for i in clients)
             w = {**w, k: np.where(counts > 0, total / np.maximum(counts, 1), w[k])}
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(merged(i, w), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(w, x))
+        task.check(index, lambda i, x, w=w: logits(merged(i, w), x), common(w))
     task.check_shared(w)
 
 
 def test_fednh(play):
     smoothing = 0.6
     task = play("fednh", fednh_smoothing=smoothing)
-    model, _ = assemble(Config.parse({"method": "fednh", "model": "two-layers", "seed": 3}), (4,), 3)
-    w = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if not k.startswith("personal.")}
+    w = {k: a for k, a in assembled(method="fednh").items() if not k.startswith("personal.")}
     last, means = [None] * 3, HEAD[0]
     np.testing.assert_allclose(w[means] @ w[means].T, np.eye(3), atol=1e-6)
 
@@ -1251,10 +1184,7 @@ def test_fednh(play):
 def test_floco(play):
     count, after, radius = 3, 2, 0.3
     task = play("floco", floco_endpoints=count, floco_round=after, floco_radius=radius)
-    model, _ = assemble(
-        Config.parse({"method": "floco", "floco-endpoints": count, "model": "two-layers", "seed": 3}), (4,), 3
-    )
-    w = {k: a.numpy().astype(np.float64) for k, a in model.state_dict().items() if k != "head.position"}
+    w = {k: a for k, a in assembled(method="floco", floco_endpoints=count).items() if k != "head.position"}
     middle, ends, changes = np.full(count, 1 / count), "head.endpoints", {}
     places = [middle] * 3
 
@@ -1303,8 +1233,7 @@ def test_floco(play):
         if index + 1 == after:
             for i, position in zip(sorted(changes), placed(), strict=True):
                 places[i] = position
-        task.check_loss(index, "personalised", lambda i, x, w=w: logits(at_point(w, places[i]), x))
-        task.check_loss(index, "global", lambda i, x, w=w: logits(at_point(w, middle), x))
+        task.check(index, lambda i, x, w=w: logits(at_point(w, places[i]), x), common(at_point(w, middle)))
     assert places[clients[0]] is not middle
     task.check_shared(w)
 

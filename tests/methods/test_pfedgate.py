@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import simulate
+from support import FEW_SAMPLES, simulate
 from torch import nn
 
 from fedpfl import models
@@ -110,7 +110,7 @@ def test_gate_and_model_have_rates_and_norms_of_their_own():
 def test_with_every_gate_open_it_is_fedavg_to_the_bit(tmp_path, monkeypatch):
     forward = Gate.forward
     monkeypatch.setattr(Gate, "forward", lambda self, x: 0 * forward(self, x) + 1)
-    settings = {"num_server_rounds": 2, "local_epochs": 1}
+    settings = {"num_server_rounds": 2, "local_epochs": 1, **FEW_SAMPLES}
     monkeypatch.setattr(pfedgate, "CLIP_NORM", 1e9)  # which no gradient reaches: clipping multiplies by 1
     ours = simulate(tmp_path / "a", 2, method="pfedgate", pfedgate_share=1.0, pfedgate_factor="gate", **settings)
     fedavg = simulate(tmp_path / "b", 2, method="fedavg", **settings)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from support import head, linear_round, simulate, softmax, train
+from support import head, linear_round, softmax, train
 
 from fedpfl.layers.memory import twin
 from fedpfl.methods.pfedsd import PFedSD, PFedSDSettings
 from fedpfl.training.settings import TrainingSettings
-
-
-def test_the_first_round_is_fedavg_to_the_bit_and_the_second_is_not(tmp_path):
-    ours = simulate(tmp_path / "a", 2, method="pfedsd", num_server_rounds=2, local_epochs=1)
-    fedavg = simulate(tmp_path / "b", 2, method="fedavg", num_server_rounds=2, local_epochs=1)
-    first, second = ([line["global"] for line in run.metrics()] for run in (ours, fedavg))
-    assert first[0] == second[0]
-    assert first[1] != second[1]
 
 
 def test_steps_follow_cross_entropy_and_distillation():

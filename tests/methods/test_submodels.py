@@ -116,7 +116,9 @@ def test_a_model_that_is_no_width_of_the_run_s_is_refused(tmp_path, named, messa
 def test_other_methods_refuse_widths_where_shared_arrays_differ(tmp_path, method):
     with pytest.raises(ConfigError, match=f"small-cnn and small-cnn@0.5 differ in what {method} sends: shared arrays"):
         simulate(tmp_path / "a", 2, method=method, client_models="1:@0.5")
-    assert simulate(tmp_path / "b", 2, method=method, model="small-cnn@0.5", num_server_rounds=1).metrics()
+    assert simulate(
+        tmp_path / "b", 2, method=method, model="small-cnn@0.5", num_server_rounds=1, **FEW_SAMPLES
+    ).metrics()
 
 
 def test_a_run_s_own_model_is_no_width_alone(tmp_path):
@@ -137,6 +139,7 @@ def test_a_model_of_the_user_s_takes_a_width(tmp_path):
     settings = {
         "method": "heterofl", "dataset": "digits", "client_models": "1:@0.25", "num_clients": 2, "workers": 0,
         "num_server_rounds": 1, "quiet": True, "output_dir": tmp_path / "runs", "state_dir": tmp_path / "state",
+        **FEW_SAMPLES,
     }  # fmt: skip
     run = fedpfl.run(model=narrow, **settings)
     assert [run.model(client)[1].out_features for client in (0, 1)] == [40, 10]
@@ -178,7 +181,8 @@ def test_what_goes_with_slices(tmp_path):
 @pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize("claimed", ["@0.25", ""])
 def test_a_reply_of_another_width_does_not_count(tmp_path, claimed, said):
-    values = federation(tmp_path, 2, method="heterofl", client_models="1:@0.5", num_server_rounds=1)
+    few = {"client_models": "1:@0.5", "num_server_rounds": 1, **FEW_SAMPLES}
+    values = federation(tmp_path, 2, method="heterofl", **few)
     small = build(f"small-cnn{claimed}", (1, 8, 8), 10).state_dict()
     layout = Layout.of([(name, array.shape) for name, array in small.items()])
 

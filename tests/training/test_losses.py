@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support import each_method, quick, simulate
+from support import FEW_SAMPLES, each_method, quick, simulate
 from torch import nn
 from torch.nn import functional as F
 
@@ -132,7 +132,8 @@ def test_labels_of_which_several_are_right_lie_between_0_and_1(value):
     x = np.random.default_rng(0).normal(size=(2, 30, 4)).astype(np.float32)
     y = (x[..., :2] > 0).astype(np.float32)
     y[1, 3, 1] = value
-    few = {"data": [*zip(x, y)], "model": "mlp", "loss": "multi-label", "num_server_rounds": 1, "quiet": True}
+    few = {"data": [*zip(x, y)], "model": "mlp", "loss": "multi-label", "num_server_rounds": 1, "quiet": True,
+           "workers": 0}  # fmt: skip
     if value == 0.5:
         assert len(fedpfl.run("fedavg", **few).rounds) == 1
         return
@@ -161,7 +162,7 @@ def focal(outputs, y):
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_trains_with_a_loss_of_one_s_own(tmp_path, method):
     small = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.001, "validation_fraction": 0.2}
-    settings = {**quick(method), **small, "method": method}
+    settings = {**quick(method), **small, **FEW_SAMPLES, "method": method}
     with as_setting("loss", focal) as loss:
         custom, plain = (
             simulate(tmp_path, 2, run_name=n, **settings, **also) for n, also in (("a", {"loss": loss}), ("b", {}))
@@ -210,7 +211,9 @@ def test_shapes_that_fit_by_accident_are_refused_before_round_1(classes, loss):
     with pytest.raises(
         ConfigError, match=r"loss = .*raises (UserWarning: Using a target size|RuntimeError: The size of)"
     ):
-        fedpfl.run("fedavg", data=[(one, np.arange(30) % classes) for one in x], model="mlp", loss=loss, quiet=True)
+        fedpfl.run(
+            "fedavg", data=[(one, np.arange(30) % classes) for one in x], model="mlp", loss=loss, quiet=True, workers=0
+        )
 
 
 def pinball(y_true, y_pred):

@@ -250,7 +250,8 @@ MORE_THAN_ONE = [
 
 def test_a_round_of_local_steps_computes_as_many_gradients_whatever_the_method(tmp_path):
     for method in MORE_THAN_ONE:
-        settings = {**FEW_STEPS, "method": method, "local_steps": 30, "num_server_rounds": 2, "diagnostics": True}
+        settings = {**FEW_STEPS, "method": method, "local_steps": 30, "num_server_rounds": 2, "model": "mlp",
+                    "diagnostics": True}  # fmt: skip
         lines = simulate(tmp_path / method, 2, **settings).metrics()
         assert all(28 <= line["details"]["gradients"] <= 32 for line in lines), method
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import LocalGrid, federation, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, federation, run_federation, simulate
 
 from fedpfl.client.engines import engine_for
 from fedpfl.core.errors import ConfigError
@@ -14,7 +14,7 @@ from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
 
-QUICK = {"method": "fedavg", "local_epochs": 1, "num_server_rounds": 2, "validation_fraction": 0.2}
+QUICK = {"method": "fedavg", "local_epochs": 1, "num_server_rounds": 2, "validation_fraction": 0.2, **FEW_SAMPLES}
 
 
 def positions(data: FederatedData, client: int) -> tuple[set[bytes], ...]:

@@ -50,7 +50,8 @@ class KeepsTrained(HasTwin):
     ...     def schedule(self, local):
     ...         return [fedpfl.Phase(train=fedpfl.excluding(fedpfl.in_twin), epochs=1)]
     >>> run = fedpfl.run(
-    ...     method=Remembers, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, quiet=True
+    ...     method=Remembers, dataset="digits", model="mlp", num_clients=4, num_server_rounds=1, local_epochs=1,
+    ...     quiet=True,
     ... )
     >>> run.summary["rounds"]
     1

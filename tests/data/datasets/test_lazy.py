@@ -51,7 +51,8 @@ def made(monkeypatch):
 
 
 def numbers(data, **settings):
-    defaults = {"partitioner": "iid", "num_clients": 3, "num_server_rounds": 2, "batch_size": 8, **settings}
+    defaults = {"partitioner": "iid", "num_clients": 3, "num_server_rounds": 2, "local_epochs": 1, "batch_size": 8,
+                **settings}  # fmt: skip
     run = fedpfl.run(data=data, quiet=True, **defaults)
     return [{key: value for key, value in row.items() if "seconds" not in key} for row in run.rounds.to_dict("records")]
 
@@ -154,12 +155,13 @@ def test_inputs_that_are_read_later_count_in_what_a_run_is_known_by(made):
 
 
 def test_a_run_of_other_inputs_that_are_read_later_is_not_resumed(tmp_path):
-    options = {"model": "mlp", "num_clients": 3, "quiet": True, "workers": 0}
+    few = {"quiet": True, "workers": 0}
     labels = np.arange(90) % 3
-    first = fedpfl.run("fedavg", data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=1, **options)
+    options = {"model": "mlp", "num_clients": 3, "num_server_rounds": 1, **few}
+    first = fedpfl.run("fedavg", data=fedpfl.Lazy(Made("features"), labels), **options)
     with pytest.raises(DataError, match="the samples are not those of the run to resume"):
-        fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features", first=5), labels), num_server_rounds=2, quiet=True)
-    again = fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=2, quiet=True)
+        fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features", first=5), labels), num_server_rounds=2, **few)
+    again = fedpfl.run(resume=first, data=fedpfl.Lazy(Made("features"), labels), num_server_rounds=2, **few)
     assert again.summary["rounds"] == 2
 
 

@@ -136,8 +136,8 @@ def test_texts_in_python_give_the_numbers_of_a_table(module, tmp_path):
     ]  # fmt: skip
     for data in [*sources, str(table(tmp_path / "texts.csv", text=TEXTS, label=LABELS))]:
         run = fedpfl.run(
-            "fedavg", data=data, tokenizer=f"{module}:words", model="char-lstm", num_clients=2, partitioner="iid",
-            num_server_rounds=1, seed=3, quiet=True, workers=0, output_dir=tmp_path / "runs",
+            "fedavg", data=data, tokenizer=f"{module}:words", model="transformer", num_clients=2, partitioner="iid",
+            num_server_rounds=1, local_epochs=1, seed=3, quiet=True, workers=0, output_dir=tmp_path / "runs",
             **({"dataset": "table"} if isinstance(data, str) else {}),
         )  # fmt: skip
         results.append((run.rounds["personalised_accuracy"].tolist(), run.rounds["personalised_loss"].tolist()))
@@ -153,8 +153,8 @@ def test_a_function_of_this_process_and_clients_with_a_frame_each(tmp_path):
     letters.vocab_size = 27
     frames = {name: pandas.DataFrame({"text": TEXTS, "label": LABELS}) for name in ("ann", "ben")}
     run = fedpfl.run(
-        "local", data=frames, tokenizer=letters, model="transformer", num_server_rounds=1, quiet=True, workers=0,
-        output_dir=tmp_path,
+        "local", data=frames, tokenizer=letters, model="transformer", num_server_rounds=1, local_epochs=1, quiet=True,
+        workers=0, output_dir=tmp_path,
     )  # fmt: skip
     assert {*run.clients["name"]} == {"ann", "ben"}
 

@@ -9,34 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support import play, rule
 
 from fedpfl.core.layout import Layout
-from fedpfl.core.payload import Payload
-from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.factorized_fl.similarity import Similarity, cosines
 from fedpfl.rules.mean import Mean
 
-LAYOUT = Layout.of([("u", (2,))])
 SAMPLES = (1, 2, 5, 8)
-CLIENTS = [Client(i, n, 5) for i, n in enumerate(SAMPLES)]
 # Client 1 is like client 0 to cos 0.8, client 2 to cos 0, client 3 to cos −1; 1 and 2: 0.6, 1 and 3: −0.8.
 V = {0: [1, 0], 1: [4, 3], 2: [0, 7], 3: [-2, 0]}
 U = {0: [1, 10], 1: [2, 20], 2: [4, 40], 3: [8, 80]}
 
 
-def rule(layout=LAYOUT, start=(-1.0, -1.0), clients=CLIENTS, seed=1, **options):
-    return Similarity(Federation(tuple(clients), layout, seed=seed), np.array(start, np.float32), **options)
+def similarity(start=(-1.0, -1.0), sizes=SAMPLES, layout=None, **options):
+    return rule(Similarity, start, sizes, layout or Layout.of([("u", (len(start),))]), **options)
 
 
 def run_round(made, number, who, u=U, v=V):
-    made.begin_round(number)
-    for i in who:
-        reply = Payload(arrays={"compared": np.array(v[i], np.float32)})
-        shared = np.array(u[i], np.float32)
-        made.check(made.clients[i], shared, reply)
-        made.add(made.clients[i], shared, reply)
-    made.finish()
+    play(made, number, {i: u[i] for i in who}, compared=v)
     return made
+
+
+def sent(made):
+    return [made.outgoing(client) for client in made.clients.values()]
 
 
 def weights_of(i, matched, scaling):
@@ -60,67 +55,57 @@ def weights_of(i, matched, scaling):
 )
 @pytest.mark.parametrize("scaling", [0.0, 1.0, 20.0])
 def test_weights_are_those_of_the_equation(threshold, least, matched, scaling):
-    made = run_round(rule(threshold=threshold, min_aggregate=least, scaling=scaling), 1, range(4))
+    made = run_round(similarity(threshold=threshold, min_aggregate=least, scaling=scaling), 1, range(4))
     for i, row in matched.items():
         expected = sum(weight * np.array(U[j]) for j, weight in weights_of(i, row, scaling).items())
-        np.testing.assert_allclose(made.outgoing(CLIENTS[i]), expected, rtol=1e-6)
+        np.testing.assert_allclose(sent(made)[i], expected, rtol=1e-6)
     matches = made.arrays["matches"]
     assert {i: np.flatnonzero(matches[i]).tolist() for i in range(4)} == matched
 
 
 def test_epsilon_0_and_tau_minus_1_is_the_plain_mean_to_the_bit():
     rng = np.random.default_rng(0)
-    clients = [Client(i, int(rng.integers(1, 50)), 5) for i in range(7)]
-    layout, start = Layout.of([("u", (5000,))]), np.zeros(5000, np.float32)
-    ours = rule(layout, start, clients, threshold=-1.0, scaling=0.0)
-    mean = Mean(Federation(tuple(clients), layout), start, weights="uniform")
-    ours.begin_round(1)
-    mean.begin_round(1)
-    for client in clients:
-        shared = rng.normal(size=5000).astype(np.float32)
-        ours.add(client, shared, Payload(arrays={"compared": rng.normal(size=3).astype(np.float32)}))
-        mean.add(client, shared, Payload())
-    ours.finish()
-    mean.finish()
-    for client in clients:
-        assert np.array_equal(ours.outgoing(client), mean.shared)
+    sizes, start = rng.integers(1, 50, 7).tolist(), np.zeros(5000)
+    vectors = {i: rng.normal(size=5000).astype(np.float32) for i in range(7)}
+    ours, mean = similarity(start, sizes, threshold=-1.0, scaling=0.0), rule(Mean, start, sizes, weights="uniform")
+    play(ours, 1, vectors, compared={i: rng.normal(size=3) for i in vectors})
+    play(mean, 1, vectors)
+    for vector in sent(ours):
+        assert np.array_equal(vector, mean.shared)
 
 
 def test_tau_above_1_leaves_every_client_its_own_to_the_bit():
     u = {i: np.random.default_rng(i).normal(size=2).astype(np.float32) for i in range(4)}
     same_v = {i: [0.3, -0.1] for i in range(4)}  # even clients that cannot be told apart
-    made = run_round(rule(threshold=1.5), 1, range(4), u, same_v)
-    for client in CLIENTS:
-        assert np.array_equal(made.outgoing(client), u[client.id])
+    made = run_round(similarity(threshold=1.5), 1, range(4), u, same_v)
+    assert np.array_equal(sent(made), list(u.values()))
 
 
 def test_absent_clients_count_with_what_they_last_sent():
-    made = run_round(rule(threshold=-1.0, scaling=0.0), 1, range(4))
+    made = run_round(similarity(threshold=-1.0, scaling=0.0), 1, range(4))
     run_round(made, 2, [1], {1: [10, 100]})
-    for client in CLIENTS:
-        np.testing.assert_allclose(made.outgoing(client), [(1 + 10 + 4 + 8) / 4, (10 + 100 + 40 + 80) / 4])
+    np.testing.assert_allclose(sent(made), [[(1 + 10 + 4 + 8) / 4, (10 + 100 + 40 + 80) / 4]] * 4)
 
 
 def test_a_client_never_heard_of_gets_the_mean_weighted_by_samples():
-    made = run_round(rule(threshold=2.0), 1, [1, 2])
+    made = run_round(similarity(threshold=2.0), 1, [1, 2])
     expected = [(2 * 2 + 5 * 4) / 7, (2 * 20 + 5 * 40) / 7]
-    np.testing.assert_allclose(made.outgoing(CLIENTS[0]), expected, rtol=1e-6)
-    np.testing.assert_allclose(made.outgoing(CLIENTS[3]), expected, rtol=1e-6)
-    assert made.outgoing(CLIENTS[1]).tolist() == U[1]
+    np.testing.assert_allclose(sent(made)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(sent(made)[3], expected, rtol=1e-6)
+    assert sent(made)[1].tolist() == U[1]
 
 
 def test_all_means_come_from_one_snapshot():
-    made = rule(threshold=-1.0, scaling=0.0)
-    run_round(made, 1, range(4))
+    made = run_round(similarity(threshold=-1.0, scaling=0.0), 1, range(4))
     assert np.ptp(made.for_clients, axis=0).tolist() == [0, 0]  # written in place, later clients would differ
 
 
 def test_worst_takes_the_three_least_similar_and_random_three_of_all():
-    worst = run_round(rule(matching="worst"), 1, range(4)).arrays["matches"]
+    worst = run_round(similarity(matching="worst"), 1, range(4)).arrays["matches"]
     assert {i: np.flatnonzero(worst[i]).tolist() for i in range(4)} == {
         0: [1, 2, 3], 1: [0, 2, 3], 2: [0, 1, 3], 3: [0, 1, 2],
     }  # fmt: skip
-    made = rule(matching="random")
+    made = similarity(matching="random")
     drawn = []
     for number in range(1, 5):
         before = made._matches.copy()
@@ -128,19 +113,14 @@ def test_worst_takes_the_three_least_similar_and_random_three_of_all():
         drawn.append(made._matches - before)
         assert (drawn[-1].sum(axis=1) == 3).all()
     assert any((a != drawn[0]).any() for a in drawn[1:])
-    again = run_round(rule(matching="random"), 1, range(4))
+    again = run_round(similarity(matching="random"), 1, range(4))
     assert (again._matches == drawn[0]).all()
 
 
 def test_compares_by_a_shared_array_if_told_to():
     layout = Layout.of([("u", (2,)), ("a.v", (2,)), ("b.v", (2,))])
-    made = rule(layout, np.zeros(6), threshold=0.5, compared=lambda names: list(names)[1])
-    made.begin_round(1)
-    for i in range(4):
-        shared = np.array([*U[i], *V[i], 1, 1], np.float32)
-        made.check(CLIENTS[i], shared, Payload())
-        made.add(CLIENTS[i], shared, Payload())
-    made.finish()
+    made = similarity(np.zeros(6), layout=layout, threshold=0.5, compared=lambda names: list(names)[1])
+    play(made, 1, {i: [*U[i], *V[i], 1, 1] for i in range(4)})
     assert made.arrays["matches"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
 
 

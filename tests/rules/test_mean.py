@@ -2,28 +2,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import play, rule
 
-from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
-from fedpfl.core.server_view import Client, Federation
 from fedpfl.engine.client_sampling import ClientSampling
 from fedpfl.results.round_record import Round
 from fedpfl.rules.mean import Mean
 from fedpfl.setup.config import RunSettings
 
-LAYOUT = Layout.of([("w", (3,))])
-CLIENTS = [Client(i, n, 5) for i, n in enumerate((1, 2, 5))]
-FEDERATION = Federation(tuple(CLIENTS), LAYOUT)
+SIZES = (1, 2, 5)
 
 
 def aggregate(vectors, **options):
     """Aggregate {client: vector} from a start of ten everywhere."""
-    start = np.full(3, 10, np.float32)
-    mean = Mean(FEDERATION, start, **options)
-    mean.begin_round(1)
-    for client, vector in vectors.items():
-        mean.add(CLIENTS[client], np.asarray(vector, np.float32), Payload())
-    mean.finish()
+    mean = rule(Mean, [10, 10, 10], SIZES, **options)
+    play(mean, 1, vectors)
     return mean.shared
 
 
@@ -43,9 +36,9 @@ class MeanByMetric(Mean):
 
 
 def test_a_rule_may_weigh_replies_by_what_they_say():
-    mean = MeanByMetric(FEDERATION, np.zeros(3, np.float32))
+    mean = rule(MeanByMetric, np.zeros(3), SIZES)
     mean.begin_round(1)
-    for client, weight in zip(CLIENTS, (1, 3, 0), strict=True):
+    for client, weight in zip(mean.clients.values(), (1, 3, 0), strict=True):
         mean.add(client, np.full(3, 4.0 * client.id, np.float32), Payload(metrics={"weight": weight}))
     mean.finish()
     assert mean.shared.tolist() == [3, 3, 3]
@@ -66,7 +59,7 @@ def test_the_mean_of_equal_vectors_is_that_vector_to_the_bit():
 def test_clients_are_drawn_by_seed_and_round(fraction, count):
     def drawn(seed, server_round):
         settings = RunSettings(fraction_train=fraction, seed=seed)
-        mean = Mean(FEDERATION, np.zeros(3, np.float32))
+        mean = rule(Mean, np.zeros(3), SIZES)
         return [c.id for c in ClientSampling(settings).choose(mean, Round(server_round))]
 
     assert all(len(drawn(1, r)) == count for r in range(1, 20))
@@ -86,7 +79,7 @@ def test_what_a_rule_and_its_bases_remember_comes_back_and_can_be_written_to():
         heard = np.zeros(1, np.int64)
 
     assert (Mean.remembers, Seen.remembers, SeenAndHeard.remembers) == ((), ("seen",), ("seen", "heard"))
-    first, second = (SeenAndHeard(FEDERATION, np.zeros(3, np.float32)) for _ in range(2))
+    first, second = (rule(SeenAndHeard, np.zeros(3), SIZES) for _ in range(2))
     first.seen = np.array([3.0, 4.0])
     state = first.state()
     assert {*state} == {"shared", "personal_round", "seen", "heard"}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import FEW_SAMPLES, simulate
+from support import FEW_SAMPLES, play, rule, simulate
 
 from fedpfl.core.layout import Layout
-from fedpfl.core.payload import Payload
-from fedpfl.core.server_view import Client, Federation
 from fedpfl.methods.fedpac import HeadCombination, least_on_simplex
 from fedpfl.rules.running_mean import Averages
 from fedpfl.setup.options.robust import RobustSettings
@@ -21,19 +19,20 @@ def test_the_share_of_the_own_head_is_recorded(tmp_path):
         assert 0 < line["details"]["own-head"] <= 1
 
 
+def combination(sizes):
+    layout = Layout.of([("base", (2,)), ("head", (2,))])
+    return rule(HeadCombination, np.zeros(4), sizes, layout, in_head=lambda name: name == "head")
+
+
 @pytest.mark.parametrize("said", [0.0, -5.0, 1e-9])
 def test_a_variance_of_nothing_does_not_make_ones_head_everybodys(said):
     """Four clients with the same features: the one that says that its head is exact has a bounded weight."""
-    clients = tuple(Client(number, 10, 5) for number in range(4))
-    federation = Federation(clients, Layout.of([("base", (2,)), ("head", (2,))]))
-    made = HeadCombination(federation, np.zeros(4, np.float32), in_head=lambda name: name == "head")
-    made.begin()
-    moments, means = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
-    for client in clients:
-        variance = np.array([said if client.id == 3 else 1.0], np.float32)
-        arrays = {"moments": moments, "variance": variance, "prototypes": means, "counts": np.full(2, 5, np.float32)}
-        made.add(client, np.full(4, float(client.id == 3), np.float32), Payload(arrays=arrays))
-    made.finish()
+    moments, means, counts = np.ones((2, 2)), np.zeros((2, 2)), np.full(2, 5)
+    made = combination([10] * 4)
+    play(
+        made, 1, {i: np.full(4, float(i == 3)) for i in range(4)}, moments=[moments] * 4, prototypes=[means] * 4,
+        counts=[counts] * 4, variance=[[1.0], [1.0], [1.0], [said]],
+    )  # fmt: skip
     # Weights go as 1 / V, and V is at least a tenth of the usual one.
     np.testing.assert_allclose(made.heads, 10 / 13, rtol=1e-5)
 
@@ -42,18 +41,11 @@ def test_a_robust_mean_is_that_of_the_bases_and_heads_are_combined_as_ever():
     """The head's length differs between clients, each of whom has its own: it tells nothing of who lies."""
 
     def played(averages):
-        clients = tuple(Client(number, 10 + number, 5) for number in range(5))
-        federation = Federation(clients, Layout.of([("base", (2,)), ("head", (1,))]))
-        made = HeadCombination(federation, np.zeros(3, np.float32), in_head=lambda name: name == "head")
+        made = combination([10 + i for i in range(5)])
         made.averages = averages
-        made.begin_round(1)
-        for client in clients:
-            moments = np.full((2, 2), client.id % 2, np.float32)
-            extras = {"moments": moments, "variance": np.ones(1), "prototypes": moments, "counts": np.full(2, 5)}
-            arrays = {name: np.float32(array) for name, array in extras.items()}
-            base = -50.0 if client.id == 4 else 1.0 + client.id
-            made.add(client, np.array([base, base, 100.0 * client.id], np.float32), Payload(arrays=arrays))
-        made.finish()
+        vectors = {i: [base, base, *2 * [100.0 * i]] for i, base in enumerate([1.0, 2.0, 3.0, 4.0, -50.0])}
+        moments = [np.full((2, 2), i % 2) for i in range(5)]
+        play(made, 1, vectors, moments=moments, prototypes=moments, variance=[[1]] * 5, counts=[[5, 5]] * 5)
         return made
 
     usual, robust = played(Averages()), played(RobustAverages(RobustSettings(robust_aggregation="median")))

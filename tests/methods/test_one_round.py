@@ -1194,7 +1194,7 @@ def test_floco(play):
     def nearest(point, size):
         """Return the nearest point whose values are at least 0 and add up to ``size``, times 1/size."""
         low, high = point.min() - size, point.max()
-        for _ in range(200):
+        for _ in range(60):
             shift = (low + high) / 2
             low, high = (shift, high) if np.maximum(point - shift, 0).sum() > size else (low, shift)
         return np.maximum(point - low, 0) / np.maximum(point - low, 0).sum()

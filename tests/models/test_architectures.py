@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,18 +10,12 @@ from torch import Tensor, nn
 
 from fedpfl import models
 from fedpfl.models import BaseHeadModel
+from fedpfl.models.registry import MODELS
 
 IMAGE_MODELS = [
-    "convnet",
-    "fedavg-cnn",
-    "resnet10",
-    "resnet18",
-    "resnet8",
-    "resnet9",
-    "resnet9-narrow",
-    "small-cnn",
+    "convnet", "fedavg-cnn", "resnet10", "resnet18", "resnet8", "resnet9", "resnet9-narrow", "small-cnn",
     "small-cnn-bn",
-]
+]  # fmt: skip
 
 
 def conv(inputs: int, outputs: int, kernel: int) -> int:
@@ -37,42 +32,52 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
+def linear(inputs: int, outputs: int) -> int:
+    return (inputs + 1) * outputs
+
+
+def lstm(inputs: int, hidden: int) -> int:
+    return 4 * (inputs + hidden) * hidden + 8 * hidden
+
+
 STEM = conv(3, 64, 7) + 2 * 64
 STAGES = [block(64, 64), block(64, 128), block(128, 256), block(256, 512)]
+RESNET18 = STEM + sum(STAGES) + sum(block(64 << k, 64 << k) for k in range(4)) + 5130
 RESNET9_CONVS = [(3, 64, 3), (64, 128, 5), (128, 128, 3), (128, 128, 3), (128, 256, 3), *[(256, 256, 3)] * 3]
 RESNET9 = sum(conv(*c) + 2 * c[1] for c in RESNET9_CONVS) + 257 * 10
+CONVNET = (conv(3, 64, 5) + 64) + (conv(64, 64, 5) + 64) + 1601 * 384 + 385 * 192 + 1930
+ATTENTION = 2 * (4 * linear(64, 64) + 2 * 128 + linear(64, 256) + linear(256, 64)) + 128
+CHAR_LSTM = 100 * 8 + lstm(8, 256) + lstm(256, 256) + linear(256, 512) + linear(512, 100)
+# A model, what it is built for, its parameters by hand and as stated.
+SIZES = [
+    ("fedavg-cnn", ((1, 28, 28), 10), 26 * 32 + (conv(32, 64, 5) + 64) + 1025 * 512 + 5130, 582_026),
+    ("mlp", ((1, 28, 28), 10), 785 * 200 + 201 * 200 + 2010, 199_210),
+    ("mlp", ((561,), 6), 562 * 200 + 201 * 200 + 1206, 153_806),
+    ("mlp-200", ((100,), 2), 101 * 200 + 201 * 2, 20_602),
+    ("convnet", ((3, 32, 32), 10), CONVNET, 797_962),
+    ("small-cnn", ((1, 8, 8), 10), 10 * 16 + (conv(16, 32, 3) + 32) + 129 * 64 + 650, 13_706),
+    ("small-cnn-bn", ((1, 8, 8), 10), 10 * 16 + (conv(16, 32, 3) + 32) + 2 * (16 + 32) + 129 * 64 + 650, 13_802),
+    ("resnet8", ((3, 32, 32), 10), STEM + sum(STAGES[:3]) + 257 * 10, 1_235_274),
+    ("resnet10", ((3, 32, 32), 100), STEM + sum(STAGES) + 513 * 100, 4_957_092),
+    ("resnet18", ((3, 32, 32), 10), RESNET18, 11_181_642),
+    ("resnet9", ((3, 32, 32), 10), RESNET9, 2_571_338),
+    ("cnn-1d", ((9, 128), 6), linear(9 * 9, 16) + linear(16 * 9, 32) + linear(32 * 26, 64) + linear(64, 6), 59_654),
+    ("gru", ((9, 128), 6), 3 * 64 * (9 + 64 + 2) + linear(64, 64) + linear(64, 6), 18_950),
+    ("char-lstm", ((80,), 100, 100), CHAR_LSTM, 982_404),
+    ("transformer", ((64,), 4, 2**14), 2**14 * 64 + ATTENTION + linear(64, 4), 1_148_932),
+    ("decoder", ((80,), 100, 100), 100 * 64 + ATTENTION + linear(64, 100), 112_996),
+    # torchvision's table, without 900 of the 1000 classes, for images of 3 channels.
+    ("vgg16", ((3, 32, 32), 100), 138_365_992 - 900 * 4097, 134_678_692),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "classes", "by_hand", "stated"),
-    [
-        ("fedavg-cnn", (1, 28, 28), 10, 26 * 32 + (conv(32, 64, 5) + 64) + 1025 * 512 + 5130, 582_026),
-        ("mlp", (1, 28, 28), 10, 785 * 200 + 201 * 200 + 2010, 199_210),
-        ("mlp", (561,), 6, 562 * 200 + 201 * 200 + 1206, 153_806),
-        ("mlp-200", (100,), 2, 101 * 200 + 201 * 2, 20_602),
-        (
-            "convnet",
-            (3, 32, 32),
-            10,
-            (conv(3, 64, 5) + 64) + (conv(64, 64, 5) + 64) + 1601 * 384 + 385 * 192 + 1930,
-            797_962,
-        ),
-        ("small-cnn", (1, 8, 8), 10, 10 * 16 + (conv(16, 32, 3) + 32) + 129 * 64 + 650, 13_706),
-        ("small-cnn-bn", (1, 8, 8), 10, 10 * 16 + (conv(16, 32, 3) + 32) + 2 * (16 + 32) + 129 * 64 + 650, 13_802),
-        ("resnet8", (3, 32, 32), 10, STEM + sum(STAGES[:3]) + 257 * 10, 1_235_274),
-        ("resnet10", (3, 32, 32), 100, STEM + sum(STAGES) + 513 * 100, 4_957_092),
-        (
-            "resnet18",
-            (3, 32, 32),
-            10,
-            STEM + sum(STAGES) + sum(block(w, w) for w in (64, 128, 256, 512)) + 5130,
-            11_181_642,
-        ),
-        ("resnet9", (3, 32, 32), 10, RESNET9, 2_571_338),
-    ],
-)
-def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, by_hand: int, stated: int) -> None:
-    assert count(models.build(name, shape, classes)) == by_hand == stated
+def test_parameter_counts() -> None:
+    for name, task, by_hand, stated in SIZES:
+        with torch.device("meta"):  # no memory, no numbers: only shapes
+            assert count(models.build(name, *task)) == by_hand == stated, name
+    for name in {name for name, *_ in SIZES}:
+        told = re.findall(r"([\d,]+) parameters", " ".join((MODELS[name].builder.__doc__ or "").split()))
+        assert {int(number.replace(",", "")) for number in told} <= {size for of, *_, size in SIZES if of == name}
 
 
 def test_resnet9_has_the_paper_size_with_its_running_statistics() -> None:
@@ -80,12 +85,6 @@ def test_resnet9_has_the_paper_size_with_its_running_statistics() -> None:
     statistics = sum(b.numel() for n, b in model.named_buffers() if "running" in n)
     assert round((count(model) + statistics) / 1e6, 3) == 2.574
     assert model.base.conv8.weight.shape[:2].numel() == 65_536  # the length of the paper's v of Conv 8
-
-
-def test_vgg16_has_the_published_size() -> None:
-    with torch.device("meta"):  # half a gigabyte
-        model = models.build("vgg16", (3, 32, 32), 100)
-    assert count(model) == 138_365_992 - 900 * 4097  # torchvision's table, without 900 of the 1000 classes
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (3, 64)])

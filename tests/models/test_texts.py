@@ -12,40 +12,13 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.models.transformer import SelfAttention, sinusoids
 
 
-def count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
 def build(name: str, *task: int) -> models.BaseHeadModel:
     torch.manual_seed(0)
     return models.build(name, task[:1], *task[1:])
 
 
-def lstm_layer(inputs: int, hidden: int) -> int:
-    return 4 * (inputs + hidden) * hidden + 8 * hidden
-
-
-def linear(inputs: int, outputs: int) -> int:
-    return (inputs + 1) * outputs
-
-
-def test_char_lstm_has_the_paper_s_layers() -> None:
-    by_hand = 100 * 8 + lstm_layer(8, 256) + lstm_layer(256, 256) + linear(256, 512) + linear(512, 100)
-    assert count(build("char-lstm", 80, 100, 100)) == by_hand == 982_404
-
-
-def test_transformer_has_the_stated_size() -> None:
-    block = 4 * linear(64, 64) + 2 * 128 + linear(64, 256) + linear(256, 64)
-    by_hand = 2**14 * 64 + 2 * block + 128 + linear(64, 4)
-    model = build("transformer", 64, 4, 2**14)
-    assert count(model) == by_hand == 1_148_932
-    assert "base.positions" not in model.state_dict()  # nothing to train, nothing to send
-
-
-def test_decoder_has_the_stated_size() -> None:
-    block = 4 * linear(64, 64) + 2 * 128 + linear(64, 256) + linear(256, 64)
+def test_a_decoder_gives_numbers_for_each_token() -> None:
     model = build("decoder", 80, 100, 100)
-    assert count(model) == 100 * 64 + 2 * block + 128 + linear(64, 100) == 112_996
     assert model(torch.zeros(3, 80, dtype=torch.int64)).shape == (3, 80, 100) and model.gives_for == "token"
 
 
@@ -57,6 +30,7 @@ def test_output_shapes_split_and_gradients(name: str) -> None:
     assert (model.input_shape, model.vocabulary) == ((12,), 30)
     gradients = torch.autograd.grad(F.cross_entropy(model(x), torch.arange(3)), list(model.parameters()))
     assert all(g.abs().sum() > 0 for g in gradients)
+    assert "base.positions" not in model.state_dict()  # nothing to train, nothing to send
     again = model.another()
     assert again.state_dict().keys() == model.state_dict().keys() and again.vocabulary == 30
 

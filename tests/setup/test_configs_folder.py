@@ -123,7 +123,7 @@ def shares_of(config: Config) -> list[Any]:
     size, classes, _ = described(config)
     sizes = [int(n.replace(",", "")) for n in size.split(" + ")]
     if config.data.partitioner == "natural":  # each owner has as many, however many there are
-        sizes = [min(n, 50 * config.data.num_clients) for n in sizes]
+        sizes = [min(n, 250 * config.data.num_clients) for n in sizes]
     labels = [np.arange(n, dtype=np.int64) % int(classes) for n in sizes]
     pixels = [np.zeros((n, 1, 1, 1), np.uint8) for n in sizes]
     owners = np.arange(sizes[0]) % config.data.num_clients

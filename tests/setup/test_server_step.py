@@ -17,7 +17,7 @@ from fedpfl.setup.config import Config
 from fedpfl.setup.options.server_step import ServerStepSettings
 from fedpfl.setup.server_step import BETA2, TAU, ServerStep
 
-FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "small-cnn-bn", **FEW_SAMPLES}
+FEW = {"num_server_rounds": 3, "local_epochs": 1, "fraction_train": 0.67, "model": "resnet8", **FEW_SAMPLES}
 OWN_STEP = {"feddyn", "fedsplit", "fedfac"}
 MEANS = {"mean", "mean-by-part", "mean-of-rebalanced", "mean-after-consensus", "fisher-mean", "mean-of-gaussians",
          "mean-of-factored", "regions"}  # fmt: skip

@@ -105,7 +105,7 @@ def test_no_method_is_forgotten(tmp_path):
     settings = {**file(tmp_path / "data.npz", True), "num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.002}
     for method in ALLOWED:
         folder = tmp_path / method
-        run = simulate(folder, 4, method=method, **{**quick(method), **settings, "validation_fraction": 0.2})
+        run = simulate(folder, 2, method=method, **{**quick(method), **settings, "validation_fraction": 0.2})
         assert np.isfinite(run.metrics()[-1]["personalised"]["accuracy"]), method
 
 

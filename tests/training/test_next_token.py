@@ -92,12 +92,11 @@ def test_a_decoder_sees_no_later_token_and_learns():
     other[:, 6:] = 3
     assert torch.equal(model(x)[:, :6], model(other)[:, :6]) and not torch.equal(model(x)[:, 6:], model(other)[:, 6:])
     assert torch.allclose(model(x[:, :6]), model(x)[:, :6], atol=1e-5)  # to write on from a shorter text
-    run = train(method="fedper", num_server_rounds=6, local_epochs=20, learning_rate=0.1, batch_size=6)
-    assert run.clients.loc[6]["perplexity"].max() < 1.5
+    run = train(method="fedper", num_server_rounds=3, local_epochs=20, learning_rate=0.1, batch_size=6)
+    assert run.clients.loc[3]["perplexity"].max() < 1.5
     at_once = train(method="fedper", num_server_rounds=2, clients_at_once=2)
     alone = train(method="fedper", num_server_rounds=2)
     assert at_once.clients["perplexity"].to_numpy() == pytest.approx(alone.clients["perplexity"].to_numpy(), abs=0.01)
-    assert numbers(train(method="fedper", num_server_rounds=2, workers=2)) == numbers(alone)
 
 
 @pytest.mark.parametrize("method", each_method(also=NEED_CLASSES | NEED_SAMPLES))

@@ -55,7 +55,8 @@ def find(name: str, loss: str = CLASSES) -> Metric:
         return metric
     name = score_name(loss)
     short = f"{name}, {metric.short}" if metric.short else ""
-    return replace(metric, heading=metric.heading.replace(ACCURACY, name), short=short, share=False, digits=4)
+    heading = metric.heading.replace(ACCURACY, name).replace(_OF_ALL, ", mean over clients weighted by test samples")
+    return replace(metric, heading=heading, short=short, share=False, digits=4)
 
 
 def _find(name: str) -> Metric:
@@ -182,7 +183,8 @@ GLOBAL, VALIDATION = "global.accuracy", "validation.accuracy"
 
 _MEAN = "personalised accuracy, mean over clients"
 _TENTH = "personalised accuracy of the worst tenth of the clients"
-_SAMPLES = "personalised accuracy, of all test samples"
+_OF_ALL = ", of all test samples"  # which R² of clients' samples is no mean of
+_SAMPLES = f"personalised accuracy{_OF_ALL}"
 _CHOSEN = "in the round with the best validation score"
 
 METRICS: dict[str, Metric] = {
@@ -200,8 +202,7 @@ METRICS: dict[str, Metric] = {
         _best_window, WEIGHTED,
     ),
     "trained-best": Metric(
-        "accuracy of the models that the clients trained last, of all test samples, best round", _best_trained,
-        share=True,
+        f"accuracy of the models that the clients trained last{_OF_ALL}, best round", _best_trained, share=True,
     ),
     "trained-last": _accuracy(f"{_MEAN}, as they were trained, last round", History.last, "trained.accuracy"),
     "global-best": _accuracy("global accuracy, best round", History.best, GLOBAL),

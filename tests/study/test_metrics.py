@@ -149,3 +149,5 @@ def test_r2_is_a_number_and_no_percentage():
     assert metric.spread([metric.value(history)]).mean == -1.5 and metric.digits == 4
     assert run_numbers.find("personalised-last").spread([0.5]).mean == 50
     assert run_numbers.find("gigabytes", "mse") == run_numbers.find("gigabytes")
+    weighted = run_numbers.find("weighted-last", "mse").title
+    assert weighted == "personalised R², mean over clients weighted by test samples, last round"

@@ -27,7 +27,7 @@ WITHOUT = {"pfedgate"}
 
 def kept(tmp_path, method, grid=LocalGrid, **settings):
     """Run a federation whose clients have a state folder each, and return its folder and the folders of state."""
-    defaults = {"num_server_rounds": 2, "local_epochs": 2, "threads": 1, "device_models": "always", **FEW_SAMPLES}
+    defaults = {"num_server_rounds": 2, "local_epochs": 2, "device_models": "always", "model": "mlp", **FEW_SAMPLES}
     values = federation(tmp_path, CLIENTS, method=method, **{**defaults, **quick(method), **settings})
 
     class Apart(grid):
@@ -222,7 +222,7 @@ def test_a_model_of_standardised_features_takes_numbers_as_the_data_have_them(tm
 
 
 def test_damaged_files_are_refused_in_one_line(tmp_path):
-    folder = one(tmp_path)
+    folder = one(tmp_path, model="small-cnn")
     about, weights = folder / "round-000002.json", folder / "round-000002.safetensors"
     line, content = about.read_bytes(), weights.read_bytes()
     middle = len(content) // 2

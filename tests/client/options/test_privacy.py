@@ -52,6 +52,17 @@ from fedpfl.setup.options.privacy import PrivacySettings
 
 KEY = b"k" * 32
 DP = {"dp_noise_multiplier": 0.5, "dp_clip_norm": 0.05}
+FEW = {**FEW_SAMPLES, "model": "mlp"}
+
+
+def small(place, clients, **settings):
+    """Run a federation on few samples."""
+    return simulate(place, clients, **{**FEW, **settings})
+
+
+def listened(place, clients, **settings):
+    """Run one whose grid has noted all messages; return its folder and the grid."""
+    return simulate_and_listen(place, clients, **{**FEW, **settings})
 
 
 def layout_of(size, name="w"):
@@ -158,7 +169,7 @@ def test_the_server_clips_what_a_client_should_have_clipped(tmp_path):
 
 
 def test_the_most_often_asked_client_counts(tmp_path):
-    folder = simulate(tmp_path, 4, method="fedavg", num_server_rounds=4, local_epochs=1, fraction_train=0.5,
+    folder = small(tmp_path, 4, method="fedavg", num_server_rounds=4, local_epochs=1, fraction_train=0.5,
                       evaluate_every=0, **DP)  # fmt: skip
     asked = np.zeros(4, int)
     for line in folder.metrics():
@@ -176,15 +187,13 @@ def test_the_most_often_asked_client_counts(tmp_path):
 
 def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
     few = {"method": "fedavg", "local_epochs": 1, "evaluate_every": 1, "dp_clip_norm": 0.1}
-    made = simulate(tmp_path, 2, num_server_rounds=3, dp_epsilon=8.0, **few)
+    made = small(tmp_path, 2, num_server_rounds=3, dp_epsilon=8.0, **few)
     line = made.metrics()[-1]
     assert (line["round"], line["privacy"]["releases"]) == (3, 3)
     assert line["privacy"]["epsilon"] == pytest.approx(8.0, rel=1e-9)
     assert any("dp-epsilon = 8: z = 1.04" in remark for remark in made.task()["remarks"])
     # Two answers with z = 1 spend 6.6, three 8.4.
-    ended = simulate(
-        tmp_path / "other", 2, num_server_rounds=5, dp_epsilon=8.0, dp_noise_multiplier=1.0, **few
-    ).metrics()
+    ended = small(tmp_path / "other", 2, num_server_rounds=5, dp_epsilon=8.0, dp_noise_multiplier=1.0, **few).metrics()
     assert len(ended) == 2
     assert ended[-1]["privacy"]["epsilon"] < 8
     with pytest.raises(ConfigError, match=r"dp-epsilon = 0.1: must be larger: one round with dp-noise-multiplier = 1"):
@@ -197,7 +206,7 @@ def test_a_budget_makes_the_noise_and_ends_the_run(tmp_path):
 
 
 def test_what_is_sent_without_shared_arrays_costs_as_much(tmp_path):
-    folder = simulate(tmp_path, 2, method="fedproto", num_server_rounds=1, local_epochs=1, **DP)
+    folder = small(tmp_path, 2, method="fedproto", num_server_rounds=1, local_epochs=1, **DP)
     assert folder.metrics()[0]["privacy"]["epsilon"] == epsilon(2.0, 1e-5)
 
 
@@ -216,7 +225,7 @@ def shared_of(folder):
 @pytest.mark.parametrize("method", each_method(without=NO_NOISE))
 def test_every_method_runs_and_nothing_passes_by_the_noise(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 2, "learning_rate": 0.005, "method": method, **DP}
-    folder, grid = simulate_and_listen(tmp_path, 2, **quick)
+    folder, grid = listened(tmp_path, 2, **quick)
     assert np.isfinite(shared_of(folder)).all()
     config = Config.parse(folder.config())
     for client, asked, reply in grid.training():
@@ -247,9 +256,9 @@ class Telling(fedpfl.Method):
 def test_numbers_and_words_of_a_method_leave_only_if_its_rule_needs_them(tmp_path, method):
     sent = []
     for settings in ({}, DP):
-        options = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **FEW_SAMPLES, **settings}
+        options = {"num_server_rounds": 1, "local_epochs": 1, "learning_rate": 0.005, **settings}
         with as_setting("method", method) if method is Telling else nullcontext(method) as name:
-            _, grid = simulate_and_listen(tmp_path / str(len(sent)), 2, method=name, **options)
+            _, grid = listened(tmp_path / str(len(sent)), 2, method=name, **options)
         replies = [reply for _, _, reply in grid.training()]
         sent.append({word for reply in replies for word in (*reply.metrics, *reply.config)})
     plain, private = sent
@@ -317,7 +326,7 @@ def test_other_rules_are_refused_before_the_first_round(tmp_path):
 @pytest.mark.parametrize("method", ["feddecomp", "feddyn", "fedsplit"])
 def test_with_noise_at_the_server_clients_clip(tmp_path, method):
     quick = {"num_server_rounds": 1, "local_epochs": 2, "method": method}
-    folder, grid = simulate_and_listen(tmp_path, 2, dp_where="server", **quick, **DP)
+    folder, grid = listened(tmp_path, 2, dp_where="server", **quick, **DP)
     assert np.isfinite(shared_of(folder)).all()
     pairs = [(reply.arrays["shared"].astype(np.float64), m.arrays["shared"]) for _, m, reply in grid.training()]
     updates = [np.linalg.norm(trained - received) for trained, received in pairs]
@@ -380,7 +389,7 @@ def test_what_is_sent_besides_is_clipped_and_has_noise(tmp_path, monkeypatch, me
         return sent
 
     monkeypatch.setattr(client_module, "private_reply", spied)
-    folder, grid = simulate_and_listen(tmp_path, 2, **of_method)
+    folder, grid = listened(tmp_path, 2, **of_method)
     assert len(folder.metrics()) == 2
     replies = [reply for _, _, reply in grid.training()]
     for reply, (besides, _, (shared, others)) in zip(replies, made, strict=True):
@@ -400,8 +409,8 @@ def outcomes(folder: RunFolder) -> list[dict]:
 
 def test_without_noise_nothing_changes(tmp_path):
     quick = {"method": "feddecomp", "num_server_rounds": 1, "local_epochs": 2}
-    plain = simulate(tmp_path / "a", 2, **quick)
-    off = simulate(tmp_path / "b", 2, dp_clip_norm=1e-3, dp_where="server", **quick)
+    plain = small(tmp_path / "a", 2, **quick)
+    off = small(tmp_path / "b", 2, dp_clip_norm=1e-3, dp_where="server", **quick)
     assert outcomes(plain) == outcomes(off)
     assert (shared_of(plain) == shared_of(off)).all()
     assert not list(tmp_path.rglob(KEY_FILE))
@@ -410,9 +419,9 @@ def test_without_noise_nothing_changes(tmp_path):
 @pytest.mark.parametrize("where", ["client", "server"])
 def test_a_resumed_run_goes_on_to_the_bit(tmp_path, where):
     quick = {"method": "fedper", "local_epochs": 1, "dp_where": where, "dp_reproducible": True, **DP}
-    whole = simulate(tmp_path / "whole", 3, num_server_rounds=3, **quick)
-    simulate(tmp_path / "parts", 3, num_server_rounds=1, **quick)
-    parts = simulate(tmp_path / "parts", 3, num_server_rounds=3, resume=True, **quick)
+    whole = small(tmp_path / "whole", 3, num_server_rounds=3, **quick)
+    small(tmp_path / "parts", 3, num_server_rounds=1, **quick)
+    parts = small(tmp_path / "parts", 3, num_server_rounds=3, resume=True, **quick)
     assert json.dumps(outcomes(parts)) == json.dumps(outcomes(whole))
     assert parts.metrics()[-1]["privacy"]["releases"] == 3
     assert (shared_of(parts) == shared_of(whole)).all()
@@ -421,12 +430,12 @@ def test_a_resumed_run_goes_on_to_the_bit(tmp_path, where):
 @pytest.mark.parametrize("where", ["client", "server"])
 def test_noise_is_secret_unless_asked_for_otherwise(tmp_path, where):
     quick = {"method": "fedavg", "num_server_rounds": 1, "local_epochs": 1, "dp_where": where, **DP}
-    one, other = (simulate(tmp_path / name, 2, **quick) for name in "ab")
+    one, other = (small(tmp_path / name, 2, **quick) for name in "ab")
     assert (shared_of(one) != shared_of(other)).any()
     keys = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob(KEY_FILE))
     owners = ["client-00000", "client-00001"] if where == "client" else ["client-00000", "client-00001", "server"]
     assert [path.parent.name for path in keys] == owners
     assert not list(one.path.rglob(KEY_FILE)), "what people pass on as results tells nothing of the noise"
     again = {**quick, "dp_reproducible": True}
-    same = [shared_of(simulate(tmp_path / name, 2, **again)) for name in "cd"]
+    same = [shared_of(small(tmp_path / name, 2, **again)) for name in "cd"]
     assert (same[0] == same[1]).all()

@@ -7,13 +7,10 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from deployment_parts import OWN_PARTS, SECONDS, SETTINGS, disturbed, needs_mosquitto, toml, wait_for
 from support import exported
@@ -36,21 +33,6 @@ devices:
   vars: *all
   hosts: {nano-1: {fedpfl_clients: [2]}, nano-2: {fedpfl_clients: [0, 1]}}
 """
-
-
-@pytest.mark.thorough
-def test_boards_with_models_of_their_own_give_the_bits_of_a_simulation(home):
-    (home.path / "bench.yml").write_text(BENCH.replace("[2]}", "[2], fedpfl_model: mlp}"))
-    settings = f'{SETTINGS} num-server-rounds=2 method="lg-fedavg" model="mlp-200"'
-    up = ("up", "--inventory", str(home.path / "bench.yml"), "--transport", "http", "--keep-log", "--json")
-    home.outcome(home.start(*up, "-c", f'{settings} run-name="devices"'))
-    require_bits_of_a_simulation(home, 3, {**parsed(settings), "client-models": "2:mlp"})
-    sizes = [path.stat().st_size for path in sorted((home.runs / "devices" / "personal").glob("client-*"))]
-    assert sizes[0] == sizes[1] != sizes[2]
-    assert json.loads((home.runs / "devices" / "task.json").read_text())["models"] == {"2": "mlp"}
-    keys = home.path / ".fedpfl" / "testbed"
-    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
-    assert all(stat.S_IMODE((keys / "nodes" / f"node-00{n}").stat().st_mode) == 0o600 for n in range(3))
 
 
 @needs_mosquitto
@@ -87,11 +69,6 @@ def intruder_is_refused(home, process):
     assert "Failed to activate SuperNode." in log.read_text()
 
 
-def parsed(settings):
-    """Return the settings that a text of `--run-config` has."""
-    return tomllib.loads(settings.replace(" ", "\n"))
-
-
 def require_bits_of_a_simulation(home, clients, settings):
     """See that the devices of a run of two rounds have its arrays, and that their workers answered everything.
 
@@ -110,27 +87,6 @@ def require_bits_of_a_simulation(home, clients, settings):
     # One query, two trainings and two tests of each client; none was answered by the ClientApp's own process.
     assert log.count("worker.sock is available") == clients * 5
     assert "this process handles the request" not in log
-
-
-@pytest.mark.thorough
-def test_supernodes_with_their_data_path_alone_take_part(home):
-    rng = np.random.default_rng(0)
-    for client, size in enumerate((40, 60)):
-        x = rng.integers(0, 255, (size, 8, 8), dtype=np.uint8)
-        np.savez(home.path / f"own-{client}.npz", x=x, y=np.arange(size) % 3)
-    paths = {client: str(home.path / f"own-{client}.npz") for client in range(2)}
-    bench = BENCH.replace("bundle: none", f"bundle: none, fedpfl_client_data: {paths}")
-    (home.path / "bench.yml").write_text(bench.replace("[0, 1]", "[0]").replace("[2]", "[1]"))
-    settings = 'dataset="npz" num-classes=3 method="fedper" threads=1 num-server-rounds=2 run-name="paths"'
-    home.carry_out(
-        "up", "--inventory", str(home.path / "bench.yml"), "--transport", "http", "-c",
-        f'{settings} state-dir="{home.path / "state"}"', **disturbed("numbers"),
-    )  # fmt: skip
-    lines = [json.loads(line) for line in (home.runs / "paths" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["clients"] for line in lines] == [[0, 1]] * 2
-    # Only a node that was given no number stores the one that the server gave it.
-    stored = [json.loads(path.read_text())["client"] for path in (home.path / "state").rglob("number-*")]
-    assert sorted(stored) == [0, 1]
 
 
 @pytest.mark.faults
@@ -188,11 +144,10 @@ def test_an_ended_testbed_leaves_no_process(home, number):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("transport", ["http", pytest.param("mqtt", marks=[needs_mosquitto, pytest.mark.faults])])
-def test_after_the_end_a_new_device_makes_its_model(home, transport):
+def test_after_the_end_a_new_device_makes_its_model(home):
     first = f'{SETTINGS} num-server-rounds=2 method="fedper" new-clients=0.5 num-clients=2 run-name="first"'
     home.carry_out("run", "--workers", "0", "-c", first)
-    home.carry_out("up", "--transport", transport, "--resume", "first", "-c", 'personalise="local-train"')
+    home.carry_out("up", "--transport", "http", "--resume", "first", "-c", 'personalise="local-train"')
     scores = json.loads((home.runs / "first" / "personalised.jsonl").read_text())
     (new,) = scores["new"]["each"]
     model = next((home.path / ".fedpfl" / "state").glob(f"first-*/client-{int(new):05d}/model"))

@@ -2,9 +2,9 @@
 
 FEDPFL_TEST_DISTURB says which. ``messages``: in the bridge's processes, messages from the broker are lost.
 ``answers``: a SuperNode does not get one answer to each of two calls that the SuperLink has carried out, in which a
-message is handed over and a result is taken. ``numbers``: a SuperNode does not get its client's number, only where its
-data are. ``code``: a device's worker has other code than the app. ``clock``, ``device clock``: the clock of all
-processes, or of SuperNodes alone, is ahead by the seconds in the file that FEDPFL_TEST_CLOCK names, if it is there.
+message is handed over and a result is taken. ``code``: a device's worker has other code than the app. ``clock``,
+``device clock``: the clock of all processes, or of SuperNodes alone, is ahead by the seconds in the file that
+FEDPFL_TEST_CLOCK names, if it is there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import os
 import random
-import re
 import sys
 import time
 from pathlib import Path
@@ -55,11 +54,6 @@ def _lose_answers() -> None:
     httpx.Client.send = lossy
 
 
-def _lose_numbers() -> None:
-    place = sys.argv.index("--node-config") + 1
-    sys.argv[place] = re.sub(r"partition-id=\d+ num-partitions=\d+ data=", "data-path=", sys.argv[place])
-
-
 def _have_other_code() -> None:
     from fedpfl.core import code_hash
 
@@ -82,7 +76,7 @@ def _set_clock() -> None:
 
 PARTS = {
     "messages": ("fedpfl.cli.bridge", _disturb_link), "answers": ("flower-supernode", _lose_answers),
-    "numbers": ("flower-supernode", _lose_numbers), "code": ("fedpfl.bench.device.worker", _have_other_code),
+    "code": ("fedpfl.bench.device.worker", _have_other_code),
     "clock": ("", _set_clock), "device clock": ("flower-supernode", _set_clock),
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ from fedpfl.client.engines import MAX_ENGINES, _engines, engine_for
 from fedpfl.client.message_handler import handle
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.payload import Payload
-from fedpfl.methods import methods
+from fedpfl.core.process import spin_shortly
 from fedpfl.setup.config import Config
 
 
@@ -80,8 +80,13 @@ def same(a, b):
 NODE = {"partition-id": 1, "num-partitions": 3}
 
 
+def values_of(tmp_path, **more):
+    """Return the run config of three clients with few samples."""
+    return federation(tmp_path, 3, **{**FEW_SAMPLES, "model": "mlp", "threads": 1, **more})
+
+
 def test_the_worker_answers_as_this_process_does(running, tmp_path):
-    values = federation(tmp_path, 3, threads=1)
+    values = values_of(tmp_path)
     message = asked(values, NODE)
     mine = handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
     same(forward("train", message, values, NODE), mine)
@@ -93,21 +98,21 @@ def test_the_worker_answers_as_this_process_does(running, tmp_path):
     assert theirs.metrics["personalised-loss-sum"] == mine.metrics["personalised-loss-sum"]
 
 
-@pytest.mark.parametrize(("variable", "count"), [("", "5000"), ("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "0")])
-def test_its_threads_soon_leave_the_cores_to_others_unless_its_owner_says_how(monkeypatch, variable, count):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
+def test_its_threads_soon_leave_the_cores_to_others_unless_its_owner_says_how(worker, monkeypatch):
+    for name, value in (("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "PASSIVE")):
+        monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+        monkeypatch.setenv(name, value)
+        spin_shortly()
+        assert os.environ.get("GOMP_SPINCOUNT") == ("7" if name == "GOMP_SPINCOUNT" else None)
+    monkeypatch.delenv("OMP_WAIT_POLICY")
     monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
-    if variable:
-        monkeypatch.setenv(variable, "PASSIVE" if variable == "OMP_WAIT_POLICY" else count)
-    with workers() as start:
-        start()
-        wait_until(lambda: "OPENMP DISPLAY ENVIRONMENT END" in start.log(), hint=start.log)
-        assert {*re.findall(r"GOMP_SPINCOUNT *= *'(\w+)'", start.log())} == {count}
+    worker()
+    wait_until(lambda: "OPENMP DISPLAY ENVIRONMENT END" in worker.log(), hint=worker.log)
+    assert {*re.findall(r"GOMP_SPINCOUNT *= *'(\w+)'", worker.log())} == {"5000"}
 
 
 def test_a_request_that_was_answered_gets_its_reply_again_without_training(running, tmp_path):
-    values = federation(tmp_path, 3, threads=1)
+    values = values_of(tmp_path)
     message = asked(values, NODE)
     first = forward("train", message, values, NODE)
     same(forward("train", message, values, NODE), first)
@@ -143,7 +148,7 @@ def test_a_second_worker_says_that_there_is_one(running):
 
 
 def test_the_client_s_own_errors_arrive_and_the_worker_lives_on(running, tmp_path):
-    values = federation(tmp_path, 3)
+    values = values_of(tmp_path)
     with pytest.raises(FedpflError, match=r"num-clients = 7: this federation has 3 nodes"):
         forward("query", Payload(), {**values, "num-clients": 7}, NODE)
     with pytest.raises(WorkerError, match="KeyError: 'dance'"):
@@ -157,7 +162,7 @@ def test_an_app_of_other_code_is_refused(running, tmp_path, monkeypatch):
     monkeypatch.setattr(forwarding, "__version__", version)
     message = rf"worker runs other code \(fedpfl {re.escape(__version__)}, [0-9a-f]{{16}}\) than the app "
     with pytest.raises(FedpflError, match=rf"{message}\(fedpfl {re.escape(version)}, feed\): install the app's code"):
-        forward("query", Payload(), federation(tmp_path, 3), NODE)
+        forward("query", Payload(), values_of(tmp_path), NODE)
 
 
 def test_an_app_that_speaks_another_version_of_the_protocol_is_refused(running, tmp_path, monkeypatch):
@@ -166,7 +171,7 @@ def test_an_app_that_speaks_another_version_of_the_protocol_is_refused(running, 
     # More than a socket holds: the worker must read it to its end before it answers.
     message = Payload({}, {}, {"shared": np.zeros(2_000_000, np.float32)})
     with pytest.raises(FedpflError, match=rf"different versions of fedpfl: one uses fedpfl1, the other {spoken}"):
-        forward("train", message, federation(tmp_path, 3), NODE)
+        forward("train", message, values_of(tmp_path), NODE)
     wait_until(lambda: running.log().count("a request was dropped: app and worker") == seen + 1)
 
 
@@ -178,18 +183,18 @@ def test_bytes_that_are_no_request_disturb_nobody(running, tmp_path):
             connection.sendall(content)
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b""
-    assert forward("query", Payload(), federation(tmp_path, 3), NODE).config["client"] == 1
+    assert forward("query", Payload(), values_of(tmp_path), NODE).config["client"] == 1
     assert running.log().count("a request was dropped") == seen + 3
 
 
 def test_another_user_is_refused(running, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(FedpflError, match=r"the other end belongs to user \d+, and this process to user 12345"):
-        forward("query", Payload(), federation(tmp_path, 3), NODE)
+        forward("query", Payload(), values_of(tmp_path), NODE)
 
 
 def test_requests_wait_for_each_other(running, tmp_path):
-    values = federation(tmp_path, 3, threads=1)
+    values = values_of(tmp_path)
     nodes = [{"partition-id": client, "num-partitions": 3} for client in range(3)]
     messages = [asked(values, node) for node in nodes]
     asking = [InThread(forward, "train", message, values, node) for message, node in zip(messages, nodes, strict=True)]
@@ -208,7 +213,7 @@ def test_a_worker_that_is_killed_during_a_request_costs_only_time(worker, tmp_pa
 
     monkeypatch.setattr(forwarding, "_connect", noted)
     first = worker()
-    values = federation(tmp_path, 3, threads=1, local_epochs=20)
+    values = values_of(tmp_path, model="small-cnn", local_epochs=100)
     message = asked(values, NODE)
     idle = ticks(first)
     asking = InThread(forward, "train", message, values, NODE)
@@ -263,7 +268,7 @@ def test_a_request_that_ends_its_worker_each_time_does_not_go_on_for_ever(worker
 
 def test_a_worker_in_an_old_python_takes_part(worker, tmp_path):
     worker(old_python())
-    values = federation(tmp_path, 3, threads=1)
+    values = values_of(tmp_path)
     message = asked(values, NODE)
     theirs = forward("train", message, values, NODE)
     mine = handle("train", message, {**values, "state-dir": str(tmp_path / "mine")}, NODE)
@@ -282,7 +287,7 @@ class ForwardingGrid(LocalGrid):
         return answer
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_clients_of_each_method_take_part_from_an_old_python(old_worker, method, tmp_path, monkeypatch):
     monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(old_worker.path))
     # Without torchvision; and a step of pfedpara moves both factors of every weight.
@@ -295,7 +300,7 @@ def test_clients_of_each_method_take_part_from_an_old_python(old_worker, method,
         assert a["personalised"]["accuracy"] == pytest.approx(b["personalised"]["accuracy"], abs=0.1)
 
 
-@pytest.mark.parametrize("method", list(methods()))
+@pytest.mark.parametrize("method", each_method())
 def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, method, tmp_path, monkeypatch):
     monkeypatch.setenv(protocol.SOCKET_VARIABLE, str(old_worker.path))
     settings = {"method": method, "threads": 1, "num_server_rounds": 1, "learning_rate": 0.005, **FEW_SAMPLES}
@@ -311,8 +316,7 @@ def test_clients_of_each_method_train_in_bf16_in_an_old_python(old_worker, metho
 @pytest.mark.parametrize("method", each_method())
 def test_an_engine_ends_with_its_run_without_a_garbage_collection(method, tmp_path):
     options = {"keep_momentum": True, "momentum": 0.9, "validation_fraction": 0.2, "evaluate_trained": True,
-               "diagnostics": True, "device_models": "always"}  # fmt: skip
-    gc.collect()
+               "diagnostics": True, "device_models": "always", "model": "mlp"}  # fmt: skip
     gc.disable()
     try:
         simulate(tmp_path, 2, method=method, num_server_rounds=1, threads=1, **options, **FEW_SAMPLES)

@@ -107,7 +107,7 @@ def test_a_round_trip_much_longer_than_the_broker_allows(testbed, client):
 def test_sides_with_different_chunks_and_a_broker_with_a_limit_of_its_own_understand_each_other(tmp_path):
     broker, superlink = Broker(tmp_path, limit="max_packet_size 100000"), SuperLink()
     sides = [Side.server(broker, tmp_path, superlink), Side.device(broker, tmp_path, "nano-1", "--max-chunk", "4096")]
-    body = random.Random(4).randbytes(1_000_000)
+    body = random.Random(4).randbytes(300_000)
     try:
         with httpx.Client(base_url=f"http://{sides[1].address}", timeout=HANG_SECONDS) as client:
             assert client.post(PUSH, content=body).content == body[::-1]
@@ -164,10 +164,9 @@ def in_the_middle(testbed, name):
     assert persistent_post(testbed, PULL, name).content == b"message"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_the_broker_is_restarted_in_the_middle(testbed, number):
-    with in_the_middle(testbed, b"broker %d" % number):
-        testbed.broker.restart(number)
+def test_the_broker_is_killed_in_the_middle(testbed):
+    with in_the_middle(testbed, b"broker"):
+        testbed.broker.restart()
 
 
 def test_the_account_is_taken_over_in_the_middle(testbed):
@@ -337,9 +336,8 @@ def test_malformed_and_oversize_frames_disturb_nobody(testbed):
     assert works(testbed)
 
 
-@pytest.mark.parametrize("length", [2**28 - 64, 2**27])
-def test_a_payload_of_256_mb_ends_its_connection_before_it_is_stored(testbed, length):
-    topic = b"fedpfl/request/nano-2"
+def test_a_payload_of_256_mb_ends_its_connection_before_it_is_stored(testbed):
+    topic, length = b"fedpfl/request/nano-2", 2**28 - 64
     lengths = [left := length + len(topic) + 2 + 3, *(left >> 7 * i for i in (1, 2, 3))]
     head = b"\x32" + bytes([part & 127 | (128 if place < 3 else 0) for place, part in enumerate(lengths)])
     node, start = testbed.broker.client("nano-2"), len(testbed.broker.text())

@@ -12,12 +12,19 @@ command_() {  # NAME BODY: a pretended command
 
 calls() { cat "$BOARD/calls"; }
 
-setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
+setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root; made once for a file of tests
+    local made=$BATS_FILE_TMPDIR/board
+    [[ -d $made ]] || BOARD=$made make_board
     BOARD=$BATS_TEST_TMPDIR/board
-    mkdir -p "$BOARD/bin" "$BOARD/system/proc/device-tree" "$BOARD/system/etc" "$BOARD/opt" "$BOARD/bundle/wheels"
     export BOARD FEDPFL_SYSTEM_ROOT=$BOARD/system
     PREFIX=$BOARD/opt/fedpfl
     STATE=$BOARD/state
+    cp -a "$made" "$BOARD"
+    PATH=$BOARD/bin:$PATH
+}
+
+make_board() {
+    mkdir -p "$BOARD/bin" "$BOARD/system/proc/device-tree" "$BOARD/system/etc" "$BOARD/opt" "$BOARD/bundle/wheels"
     printf 'NVIDIA Jetson Nano Developer Kit\0' > "$BOARD/system/proc/device-tree/model"
     echo '# R32 (release), REVISION: 7.1, GCID: 29818004, BOARD: t210ref, EABI: aarch64, DATE: Sat Feb 19 17:05:08 UTC 2022' \
         > "$BOARD/system/etc/nv_tegra_release"
@@ -70,7 +77,6 @@ setup_board() {  # a stock Jetson Nano with JetPack 4.6.1, as root
             echo "{\"loss\": 2.302013, \"steps\": 3, \"seconds-per-step\": 1.234, \"fedpfl\": \"0.1.0\"}" ;;
         *) exit 99 ;;
     esac'
-    PATH=$BOARD/bin:$PATH
 
     # A bundle, with an archive that holds the pretended Python.
     mkdir -p "$BOARD/archive/python/bin"

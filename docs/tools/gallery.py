@@ -48,7 +48,7 @@ def execute(name: str, folder: Path) -> str:
         env=run_records.environment(folder),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,  # a busy machine takes five minutes
     )
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr}")

@@ -741,6 +741,9 @@ def test_labels_that_are_none_are_told_as_they_are():
     ):
         with pytest.raises(DataError, match=message):
             read((X, odd))
+    for odd, kind in (([], "a list"), (3, "an int"), ({1, 2}, "a set")):
+        with pytest.raises(DataError, match=f"data: a pair of a ndarray and {kind}: y must be an array or a list"):
+            read((X, odd))
     with pytest.raises(DataError, match=r"data is a dict of data, target: give its arrays, \(data, target\)"):
         read({"data": X, "target": Y})
     assert read({"data": (X, Y), "target": (X, Y)}).client_names == ("data", "target")

@@ -244,6 +244,9 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
             f"{name}: a tuple of two {references.article(source[0]).split()[-1]}s: of two clients give a list; of the "
             "clients' training and test sets a list of pairs, list(zip(training, test))"
         )
+    if len(source) == 2 and _is_array(source[0]):
+        pair = " and ".join(map(references.article, source))
+        raise DataError(f"{name}: a pair of {pair}: y must be an array or a list of labels")
     if len(source) == 3 and all(map(_is_part, source)):
         raise DataError(
             f"{name}: a tuple of three data sets: three clients are a list; training, validation and test set are a "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import gzip
 import hashlib
 import importlib.metadata
 import json
@@ -489,8 +490,9 @@ def test_results_and_logs_come_back(bench):
     bench.play("collect")
     collected = bench.laptop.path("/srv/collected")
     assert (collected / table).is_file()
-    assert {path.name for path in (collected / "logs").iterdir()} == {f"{machine.name}.log" for machine in bench.all}
-    assert "train of client 3, round 1" in (collected / "logs" / "nano-2.log").read_text()
+    assert {path.name for path in (collected / "logs").iterdir()} == {f"{machine.name}.log.gz" for machine in bench.all}
+    log = gzip.decompress((collected / "logs" / "nano-2.log.gz").read_bytes()).decode()
+    assert "train of client 3, round 1" in log
     lines = (collected / "runs" / "first" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
     with (collected / "runs" / "first" / "boards.csv").open() as file:

@@ -21,7 +21,7 @@ from ..core.extra_arrays import CLIENT, SERVER, Extras
 from ..core.layout import Layout, rounded
 from ..core.metrics import names as names_of_metrics
 from ..core.payload import EVALUATION_ONLY, UNWRITTEN, Payload
-from ..core.server_view import Client
+from ..core.server_view import Client, new_clients
 from ..core.settings import Value
 from ..core.vectors import is_finite, largest_of
 from ..results.board_names import shown_on_boards
@@ -315,6 +315,10 @@ class RoundLoop:
         due = self.settings.evaluates_in(number)
         clients = self.sampling.tested(self.rule, self.round) if due else []
         self.round.asked_to_test = [client.id for client in clients if client.test_samples]
+        if due and (absent := [client.id for client in self.rule.clients.values() if client.absent]):
+            # The means lack them just as those that give no answer.
+            new = new_clients(self.settings.seed, self.settings.new_clients, len(self.rule.clients))
+            self.round.asked_to_test += [client for client in absent if client not in new]
         return self.requests(sorted(clients, key=lambda client: -client.test_samples), number, EVALUATE)
 
     def collect_scores(self, replies: Iterable[Sequence[Reply]]) -> None:

@@ -171,7 +171,7 @@ def worst_tenth(accuracies: Collection[float]) -> float:
 
 
 def _missing(line: Mapping[str, Any]) -> int:
-    """Return the number of clients that were asked for a test and gave none."""
+    """Return the number of clients whose test is missing."""
     return len(line.get("untested", ()))
 
 

@@ -20,7 +20,7 @@ class Round:
     unwritten: dict[int, str] = field(default_factory=dict)  # why clients could not write their models, by client id
     norms: dict[int, float] = field(default_factory=dict)  # of the updates of weights that counted, by client id
     joined: list[int] = field(default_factory=list)  # clients that are here for the first time
-    asked_to_test: list[int] = field(default_factory=list)  # of those that have test samples
+    asked_to_test: list[int] = field(default_factory=list)  # of those that have test samples, and who is absent
     seconds_train: float = 0.0  # wall time of each half, messages included
     seconds_evaluate: float = 0.0
     at_server: dict[str, float] = field(default_factory=dict)  # scores of the global model on the server's test set

@@ -34,7 +34,7 @@ class Summary(TypedDict):
     best_personalised_accuracy, best_global_accuracy : float or None
         The highest of any round.
     untested : list of int
-        The clients that were asked for the last test and gave none that counts: the means are without them.
+        The clients of which the last test has none that counts, and that are absent: the means are without them.
     untrained : list of int
         The clients in the last test that failed when they last had to train: the means have their earlier models.
     metrics : dict of str to float or None

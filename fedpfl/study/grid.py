@@ -206,14 +206,14 @@ class Grid:
         for row, other in self.cells:
             histories = [folder.history() for folder in self.finished(other, row)] if column in (None, other) else []
             name = self.cell_in_words(row, "" if column else other)
-            # A failed client is in no mean of its round's test, and may have been one of the worst.
+            # Such a client is in no mean of its round's test, and may have been one of the worst.
             if any(_untested(line) for history in histories for line in history.lines):
                 untested.append(name)
             if any(history.untrained() for history in histories):
                 untrained.append(name)
         if untested:
             names = "; ".join(untested)
-            yield f"In some rounds clients failed and were not tested: {names} (`fedpfl report` lists them)."
+            yield f"In some rounds clients failed or were absent, and not tested: {names} (`fedpfl report` lists them)."
         if untrained:
             yield f"Clients whose training failed count with the model that they had before: {'; '.join(untrained)}."
 
@@ -247,9 +247,9 @@ class Grid:
 
 
 def _untested(line: Mapping[str, Any]) -> bool:
-    """Return whether a client failed in a round's test; one that failed in training may have been tested."""
+    """Return whether a round's test lacks a client; one that failed in training may have been tested."""
     tested = line.get("personalised", {}).get("each")
-    return bool(tested and line.get("failed", {}).keys() - tested.keys())
+    return bool(tested and (line.get("untested") or line.get("failed", {}).keys() - tested.keys()))
 
 
 def _joined(names: Iterable[str]) -> str:

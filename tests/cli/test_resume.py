@@ -76,6 +76,11 @@ def test_a_replaced_device_takes_part_again_once_its_owner_says_so(stopped, tmp_
     resume(stopped, *more)
     alone = carry_out(settings_of(tmp_path))
     assert [line["clients"] for line in alone.metrics()[2:]] == [[0, 1], [0, 1]]
+    # Two of three clients are no best round, and the summary says who is missing.
+    assert [line.get("untested") for line in alone.metrics()] == [None, None, [2], [2]]
+    whole = [line["personalised"]["accuracy"] for line in alone.metrics()[:2]]
+    assert alone.history().best("personalised.accuracy") == max(whole)
+    assert "2, first round 3 with 2 of 3 clients, without 2" in (alone.path / "summary.md").read_text()
     done = resume(stopped, "--replaced", "2", "-c", "num-server-rounds=6")
     assert done.exit_code == 0, done.output
     together = carry_out(settings_of(tmp_path))

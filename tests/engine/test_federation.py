@@ -430,6 +430,8 @@ def test_missing_clients_are_counted_when_the_wait_is_over(tmp_path, monkeypatch
     folder = run_federation(LocalGrid(3, values, node_config=nodes), values)
     assert folder.task()["remarks"][-1] == "3 of 5 clients take part in this run; missing: 3 (nano-1), 4 (nano-2)"
     assert folder.task()["boards"] == {"nano-1": [0, 1, 2, 3], "nano-2": [4]}
+    assert folder.metrics()[-1]["untested"] == [3, 4]
+    assert "3 of 5 clients, without 3 (nano-1), 4 (nano-2)" in (folder.path / "summary.md").read_text()
 
 
 @pytest.mark.parametrize("clients", [2, 3])

@@ -68,7 +68,7 @@ def test_there_is_a_line_for_each_run_and_one_for_each_point_the_best_first(tmp_
     metrics = store.folder(planned.runs["1 learning-rate 0.01, method fedprox", "", 1]).path / "metrics.jsonl"
     *lines, last = metrics.read_text().splitlines()
     metrics.write_text("\n".join([*lines, json.dumps({**json.loads(last), "failed": {"9": "no number"}}), ""]))
-    said = "clients failed and were not tested: learning-rate 0.01, method fedprox (`fedpfl report`"
+    said = "clients failed or were absent, and not tested: learning-rate 0.01, method fedprox (`fedpfl report`"
     assert all(said in table.note for table in planned.tables("A sweep"))
     assert len(sweep(["learning-rate=0.01"]).tables("One seed")) == 1
     text = points.markdown()

@@ -254,7 +254,7 @@ def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[Ru
 
 
 def untested(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield of which runs the last test lacks clients that were asked for one."""
+    """Yield of which runs the last test lacks clients."""
     for run in runs:
         tested = [line for line in run.history().lines if line.get("personalised")]
         if tested and (whom := over_whom(tested[-1])):

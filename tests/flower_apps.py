@@ -74,6 +74,11 @@ def samples(client: int, count: int = 40) -> tuple[np.ndarray, np.ndarray]:
     return x, ((y + client) % CLASSES).astype("int64")
 
 
+def data_of(context: Context) -> tuple[np.ndarray, ...]:
+    """Return a node's samples, to train and to test."""
+    return (*samples(int(context.node_config["partition-id"])),) * 2
+
+
 def loader(client: int, batch_size: int = 10) -> Any:
     x, y = map(torch.from_numpy, samples(client))
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size)

@@ -9,7 +9,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -17,7 +16,7 @@ from flwr.simulation import run_simulation
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from flower_apps import CLIENTS, Net, samples  # noqa: E402
+from flower_apps import CLIENTS, Net, data_of  # noqa: E402
 from test_fedpfl_clients import of_method  # noqa: E402
 
 from fedpfl import strategies  # noqa: E402
@@ -25,15 +24,9 @@ from fedpfl.core.errors import FedpflError  # noqa: E402
 from fedpfl.methods import find  # noqa: E402
 
 
-def data(context: Context) -> tuple[np.ndarray, ...]:
-    """Return a node's samples, to train and to test."""
-    client = int(context.node_config["partition-id"])
-    return *samples(client), *samples(client)
-
-
 def apps(names: list[str]) -> tuple[ServerApp, ClientApp]:
     """Return the app that runs a strategy of each method."""
-    server, client = ServerApp(), strategies.client_app(model=Net, data=data)
+    server, client = ServerApp(), strategies.client_app(model=Net, data=data_of)
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:

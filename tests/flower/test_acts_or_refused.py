@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 import torch
-from flower_apps import AppGrid, Net, flowers_app, initial, samples
+from flower_apps import AppGrid, Net, data_of, flowers_app, initial, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping as ServerSide
 from packaging.version import Version
@@ -19,11 +19,6 @@ from fedpfl.methods import Method, methods
 from fedpfl.setup.all_settings import all_settings
 from fedpfl.setup.config import Config
 from fedpfl.strategies import keep
-
-
-def own_data(context):
-    both = samples(context.node_config["partition-id"])
-    return *both, *both
 
 
 def test_a_plain_app_is_refused_or_does_what_the_method_says():
@@ -169,7 +164,7 @@ def test_a_mod_of_ones_own_acts_in_both_loops(hidden, tmp_path):
 
     results = []
     for mods in (None, [shifted]):
-        app = strategies.client_app(model=Net, data=own_data, mods=mods)
+        app = strategies.client_app(model=Net, data=data_of, mods=mods)
         more = {} if hidden == "start" else {"output_dir": str(tmp_path)}
         first = [ArrayRecord()] if hidden == "start" else []
         strategy = strategies.FedAvg(model=Net, local_epochs=1, **more)

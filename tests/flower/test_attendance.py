@@ -9,7 +9,7 @@ from test_half_round import Bench
 from fedpfl.core.errors import FedpflError
 from fedpfl.flower.messages import from_content
 
-GIVEN = {"method": "fedper", "local_epochs": 1, "num_server_rounds": 3, "check_after": 1000.0, "threads": 1}
+GIVEN = {"method": "fedper", "model": "mlp", "local_epochs": 1, "num_server_rounds": 3, "check_after": 1000.0}
 
 
 @pytest.fixture(autouse=True)

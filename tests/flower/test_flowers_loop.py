@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from flower_apps import AppGrid, Net, between, initial, moved, plain_app, samples
+from flower_apps import AppGrid, Net, between, data_of, initial, moved, plain_app, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
@@ -44,11 +44,6 @@ def moving(by, weights, extra=lambda client: {}):
     return app
 
 
-def data_of(context):
-    both = samples(context.node_config["partition-id"])
-    return *both, *both
-
-
 class Follows(fedpfl.Listener):
     def run_ended(self, *_):
         raise AssertionError("never called in Flower's loop")
@@ -75,6 +70,8 @@ class Follows(fedpfl.Listener):
         ({"keep_momentum": True, "momentum": 0.9}, "keep-momentum = True: needs model="),
         ({"download_weights": True}, "download-weights = True: needs model="),
         ({"min_clients": 2}, "min-clients = 2: needs model="),
+        ({"local_epochs": 50}, "local-epochs = 50: needs model="),
+        ({"loss": "mine:loss"}, "loss = 'mine:loss': needs model="),
         ({"node_timeout": 5.0}, "node-timeout = 5.0: needs model="),
         ({"listeners": [dict]}, "listeners = 'the class dict': must be a list of fedpfl.Listener"),
         ({"listeners": [Follows()]}, "listeners = 'Follows': has run_ended, which Flower's loop never calls"),
@@ -116,18 +113,6 @@ def test_the_number_of_rounds_is_that_of_the_strategy_unless_an_argument_says_it
         result = getattr(strategy, loop)(AppGrid(app), *first, **arguments)
         assert list(result.train_metrics_clientapp) == list(range(1, wanted + 1))
         assert strategy.config.run.round_timeout == 7.0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"local_epochs": 50}, "local-epochs = 50: needs model="), ({"loss": "mine:loss"}, "loss = 'mine:loss': needs"),
-        ({"learning_rate": 9.0}, "learning-rate = 9.0: needs model="), ({"batch_size": 1}, "batch-size = 1: needs"),
-    ],
-)  # fmt: skip
-def test_settings_that_loops_of_ones_own_would_not_follow_are_refused(settings, message):
-    with pytest.raises(fedpfl.ConfigError, match=message):
-        strategies.FedPer(head="fc2", **settings).start(AppGrid(plain_app()), initial())
 
 
 def test_train_config_acts_on_nodes_with_fit():
@@ -296,7 +281,7 @@ def test_both_loops_tell_the_mean_over_samples(tmp_path):
     assert values[0] == pytest.approx(values[1])
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("share", [0.1, 0.5])
 def test_both_loops_ask_the_same_clients_and_make_the_same_means_and_bits_for_any_fraction(share, tmp_path):
     results, told = [], []
     for loop in ("start", "run_federation"):

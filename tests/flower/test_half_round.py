@@ -55,8 +55,8 @@ def global_weights(folder):
 
 
 def run(tmp_path, grid, nodes=3, clock=None, **settings):
-    quick = {"method": "fedavg", "local_epochs": 1, "num_server_rounds": 2, "check_after": 0.2, **FEW_SAMPLES}
-    values = federation(tmp_path, nodes, **{**quick, **settings})
+    few = {**FEW_SAMPLES, "model": "mlp", "local_epochs": 1, "num_server_rounds": 2}
+    values = federation(tmp_path, nodes, **{**few, "method": "fedavg", "check_after": 0.2, **settings})
     grid = grid(nodes, values)
     grid.clock = clock
     return run_federation(grid, values), grid

@@ -35,8 +35,8 @@ def own_data(tmp_path, count, key="data-path"):
 
 
 def settings_of_run(tmp_path, count=3, **settings):
-    values = {"method": "fedper", "num_server_rounds": 2, "num_classes": 3, "num_clients": count, **settings}
-    return federation(tmp_path, count, **values)
+    few = {"method": "fedper", "model": "mlp", "num_server_rounds": 2, "num_classes": 3, "num_clients": count}
+    return federation(tmp_path, count, **{**few, **settings})
 
 
 @pytest.mark.parametrize("key", ["data-path", "data"])

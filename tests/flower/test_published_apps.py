@@ -10,6 +10,8 @@ import difflib
 import re
 import shutil
 import sys
+import tempfile
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -195,9 +197,16 @@ def run(app, method, folder, monkeypatch):
     return context.state["final"], scores
 
 
+@cache
+def of_flower(app):
+    """Run an app as it is."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        return run(app, "Flower", Path(folder) / app, patch)
+
+
 @pytest.mark.parametrize("app", [app for app, method in CHANGES if method == "FedAvg"])
 def test_fedavg_of_fedpfl_gives_the_numbers_of_flowers(app, tmp_path, monkeypatch):
-    theirs, wanted = run(app, "Flower", tmp_path / "theirs", monkeypatch)
+    theirs, wanted = of_flower(app)
     ours, scores = run(app, "FedAvg", tmp_path / "ours", monkeypatch)
     assert [*ours] == [*theirs]
     for name, array in theirs.items():
@@ -220,7 +229,7 @@ STAYS = {
 @pytest.mark.parametrize(("app", "method"), [pair for pair in CHANGES if pair[1] != "FedAvg"])
 def test_a_personalised_method_in_few_lines(app, method, tmp_path, monkeypatch):
     """What stays is not in the result, and nodes that number their classes in their own order are served."""
-    one, of_one = run(app, "Flower", tmp_path / "theirs", monkeypatch)
+    one, of_one = of_flower(app)
     arrays, scores = run(app, method, tmp_path / "ours", monkeypatch)
     stays = [name for name in one if name not in arrays]
     if app == "lora":

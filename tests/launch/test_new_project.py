@@ -183,7 +183,10 @@ def package(tmp_path, monkeypatch):
         del sys.modules[module]
 
 
-@pytest.mark.parametrize("method", ["feddecomp", "factorized-fl"])
+@pytest.mark.parametrize(
+    "method",
+    ["feddecomp", "factorized-fl", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("fedfac", "fedreg"))],
+)
 def test_a_project_in_the_form_of_flower_s_baselines_runs(package, tmp_path, method):
     name = f"{method.replace('-', '')}baseline"
     module = package(["--baseline", method], name)

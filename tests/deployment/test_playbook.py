@@ -380,7 +380,7 @@ def test_no_play_changes_anything_under_a_run(bench):
     run = bench.submit(SETTINGS.replace("num-clients=6", "num-clients=7 min-clients=7").replace("first", "waits"))
     wait_until(lambda: bench.status(run) == "running", hint=bench.logs, seconds=SECONDS)
     before = since(bench.laptop, "fedpfl-superlink")
-    assert bench.laptop.do("pgrep", "--uid", "fedpfl", "--full", "flwr-serverapp")
+    assert bench.laptop.do("pgrep", "--uid", "fedpfl", "--runstates", "RSD", "--full", "flwr-serverapp")
     for playbook in ("site", "update", "rotate-keys", "first-run", "teardown"):
         output = bench.play(playbook, "-e", "fedpfl_remove=everything", fails=True)
         assert f"These runs are under way: {run}." in output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING, getLogger
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def available(config: Config) -> Available | None:
         rng = generator(config.run.seed, "available clients", number)
         offered = {"round": number, "clients": list(there), "trained": trained, "rng": rng}
         said = user_code.call(KEY, text, function, offered)
-        each = user_code.guarded(KEY, text, list)(said) if isinstance(said, Iterable) else [None]
+        each: list[Any] = user_code.guarded(KEY, text, list)(said) if isinstance(said, Iterable) else [None]
         each = [client.item() if hasattr(client, "item") else client for client in each]
         if odd := [client for client in each if type(client) is not int]:  # truth values are a mask
             what = f" of {references.article(odd[0])}" if isinstance(said, Iterable) else ""

@@ -78,7 +78,7 @@ class Resumed(Beginning):
         self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names)
         self.folder.require_samples({client: one.data for client, one in agreed.descriptions.items()})
         self.folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
-        self.folder.add_identities(transport.identities())
+        self.folder.add_identities(transport.identities(), agreed.data.get("data_of_clients"))
 
     def prepare(self, loop: RoundLoop) -> None:
         """Restore the state, and drop what was recorded after it."""

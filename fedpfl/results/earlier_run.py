@@ -103,12 +103,13 @@ class EarlierRun(RunFolder):
         write_arrays(path / "checkpoint" / f"round-{last:06d}.safetensors", state)
         return folder
 
-    def add_identities(self, identities: Mapping[str, str]) -> None:
-        """Store the nodes of clients that were absent before."""
-        task = self.task()
-        merged = {**identities, **task.get("identities", {})}
-        if merged != task.get("identities", {}):
-            self._write_task({**task, "identities": merged})
+    def add_identities(self, identities: Mapping[str, str], samples: Mapping[str, str] | None = None) -> None:
+        """Store the nodes of clients that were absent before, and the hashes of samples of their own."""
+        task, merged = self.task(), {}
+        for key, new in (("identities", identities), ("data_of_clients", samples or {})):
+            merged[key] = {**new, **task.get(key, {})}
+        if added := {key: values for key, values in merged.items() if values != task.get(key, {})}:
+            self._write_task({**task, **added})
 
     def let_in(self, clients: Sequence[int]) -> None:
         """Let other nodes have the numbers of clients, whose personal arrays are lost with their earlier nodes."""
@@ -123,7 +124,12 @@ class EarlierRun(RunFolder):
                 counted[[*clients]] = 0
                 write_arrays(path, {**state, "personal_round": counted})
         lost = {str(client) for client in clients}
-        self.note(identities={client: node for client, node in task["identities"].items() if client not in lost})
+        # The hash of a client's own samples has its node's secret in it.
+        kept = {
+            key: {client: value for client, value in task[key].items() if client not in lost}
+            for key in ("identities", "data_of_clients") if key in task
+        }  # fmt: skip
+        self.note(**kept)
 
     def require_models(self, models: Mapping[int, str]) -> None:
         """Raise :class:`ConfigError` if a device of a resumed run has another model of its own than before."""

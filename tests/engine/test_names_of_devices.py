@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from support import LocalGrid, federation, run_federation
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.name_lists import MAX_SENT, difference, digest, in_short, other_than, sent
+from fedpfl.results.earlier_run import EarlierRun
 
 
 def tables(folder, *columns):
@@ -105,9 +108,17 @@ def test_a_device_whose_own_samples_have_changed_is_named_when_a_run_is_resumed(
     assert any("clients have separate data" in remark for remark in folder.task()["remarks"])
     more = {"resume": True, "run_name": folder.path.name, "num_server_rounds": 2}
     assert len(run(tmp_path, nodes, **more).metrics()) == 2
+    # A new card with the same samples: their hash is another one, with the secret of the new node.
+    shutil.rmtree(tmp_path / "run" / "state" / folder.task()["state_key"] / "client-00001")
+    EarlierRun(folder.path).let_in([1])
+    more["num_server_rounds"] = 3
+    again = run(tmp_path, nodes, **more)
+    assert again.metrics()[-1]["clients"] == [0, 1]
+    now = again.task()["data_of_clients"]
+    assert now["0"] == hashes["0"] and now["1"] != hashes["1"]
     path = tmp_path / "1.csv"
     path.write_text(path.read_text().replace("\n0.", "\n9.", 1))
     with pytest.raises(FedpflError, match="the samples of clients 1 are not those of the run to resume"):
-        run(tmp_path, nodes, **{**more, "num_server_rounds": 3})
+        run(tmp_path, nodes, **{**more, "num_server_rounds": 4})
     other = run(tmp_path, nodes, run_name="other")
     assert other.task()["data_of_clients"].items().isdisjoint(hashes.items()), "a server cannot compare with a guess"

@@ -68,5 +68,5 @@ def test_what_else_is_tested_changes_no_result(tmp_path, noisy):
 
 def test_a_test_of_a_stored_model_does_not_depend_on_the_tests_before(tmp_path, noisy):
     stored = Simulation.of(simulate(tmp_path, 3, method=noisy, num_server_rounds=1, local_epochs=1, tune_epochs=1))
-    first = [stored.correct(stored.load(client)) for client in range(3)]
-    assert [stored.correct(stored.load(client)) for client in (2, 1, 0)] == first[::-1]
+    first = [stored.score(stored.load(client)) for client in range(3)]
+    assert [stored.score(stored.load(client)) for client in (2, 1, 0)] == first[::-1]

@@ -17,7 +17,7 @@ import sysconfig
 import time
 import weakref
 from bdb import BdbQuit
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
@@ -123,6 +123,12 @@ def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Call
     if no_class and isinstance(function, type):
         raise ConfigError(kind, text, f"is a class: give an instance of it, such as {function.__name__}()")
 
+    return told(function, partial(ConfigError, kind, text))
+
+
+def told(function: Callable[..., Any], error_of: Callable[[str], FedpflError]) -> Callable[..., Any]:
+    """Return a user's function, of which an exception becomes the error that is made of its one line."""
+
     def called(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
@@ -131,7 +137,7 @@ def guarded(kind: str, text: str, function: Any, no_class: bool = False) -> Call
         except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
             raise KeyboardInterrupt from None
         except RAISED as error:  # of any kind: it is the user's
-            raise ConfigError(kind, text, f"raises {in_one_line(error)}") from error
+            raise error_of(f"raises {in_one_line(error)}") from error
 
     return called
 

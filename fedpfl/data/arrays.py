@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bdb import BdbQuit
 from numbers import Number
 from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from ..core import references
-from ..core.errors import RAISED, DataError, FedpflError, in_one_line
+from ..core import references, user_code
+from ..core.errors import RAISED, DataError, in_one_line
 
 # What an array of objects may be made of.
 _NUMBERS, _TRUTH = (int, float, np.integer, np.floating), {bool, np.bool_}
@@ -55,14 +54,7 @@ def are_several(thing: object) -> bool:
 
 def asked(where: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call code of the user's; what it raises becomes a ``DataError``."""
-    try:
-        return function(*arguments)
-    except FedpflError:
-        raise
-    except BdbQuit:  # the debugger was left: that ends the run as Ctrl-C does
-        raise KeyboardInterrupt from None
-    except RAISED as error:  # of any kind: it is the user's
-        raise DataError(f"{where}: {what} raises {in_one_line(error)}") from error
+    return user_code.told(function, lambda reason: DataError(f"{where}: {what} {reason}"))(*arguments)
 
 
 def attribute(thing: object, name: str, default: Any = None) -> Any:

@@ -92,7 +92,7 @@ def test_ansible_is_one_that_boards_with_python_3_6_understand():
 
 @pytest.fixture
 def templates(tmp_path):
-    """A play that writes the files of services into a folder: of a device with data of its own, and of the server."""
+    """A play that writes into a folder what the services of a server, and of a device with separate data, read."""
     (task,) = (task for _, task in tasks() if task["name"] == "Policy of the device")
     validate = task["ansible.builtin.template"]["validate"].replace("/opt/fedpfl/venv/bin/python -I", sys.executable)
     names = {"device.env": "device", "supernode.env": "device", "policy.toml": "device", "server.env": "broker"}

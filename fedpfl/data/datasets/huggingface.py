@@ -148,8 +148,10 @@ def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
     values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     names = list(table.column_names)
-    words = {names.index(name): kind.names for name, kind in table.features.items()
-             if isinstance(kind, module.ClassLabel) and name != settings.label_column}  # fmt: skip
+    class_names = {
+        names.index(name): kind.names for name, kind in table.features.items()
+        if isinstance(kind, module.ClassLabel) and name != settings.label_column
+    }  # fmt: skip
 
     def rows(places: Sequence[int]) -> list[TableRows]:
         chosen = table.select_columns([names[place] for place in places]).with_format("arrow")
@@ -157,9 +159,9 @@ def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
 
         def cells(index: int) -> Sequence[Any]:
             numbers = all_rows.cells(index)
-            if index not in words:
+            if index not in class_names:
                 return numbers
-            return [None if number is None or number < 0 else words[index][number] for number in numbers]
+            return [None if number is None or number < 0 else class_names[index][number] for number in numbers]
 
         return [all_rows._replace(cells=cells)]
 

@@ -39,9 +39,10 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
             columns_by_clients.setdefault(key, {})[label] = each
             names.setdefault(key, run.task().get("client_names", ()))
     require(columns_by_clients, "a test of its clients", "every run tests all clients after its last round")
+    of_tests = " ".join([f"On test samples, {when}.", *untested(runs)])
     result = Result(
         [
-            _table(columns, names[key], len(columns_by_clients) > 1, " ".join([f"{when}.", *untested(runs)]), score)
+            _table(columns, names[key], len(columns_by_clients) > 1, of_tests, score)
             for key, columns in columns_by_clients.items()
         ]
     )
@@ -76,7 +77,7 @@ def per_client(runs: Sequence[RunFolder], options: NoOptions) -> Result:
 
 
 def _table(
-    columns: Mapping[str, Mapping[str, Cell]], names: Sequence[str], others: bool, when: str, score: ScoreFormat
+    columns: Mapping[str, Mapping[str, Cell]], names: Sequence[str], others: bool, note: str, score: ScoreFormat
 ) -> Table:
     """Return the accuracies of the runs that have the same clients; ``others``: there are runs with other ones."""
     clients = sorted({client for each in columns.values() for client in each}, key=int)
@@ -87,7 +88,6 @@ def _table(
     title = f"{score.title} of each client{' in percent' if score.factor == 100 else ''}" + (
         f": {', '.join(columns)}" if others else ""
     )
-    note = f"On test samples, {when}"
     note += f" A client of another table is somebody else: {OTHER_CLIENTS}." if others else ""
     return Table(title, ["client", *["name"] * bool(names), *columns], rows, score.digits, note=note)
 

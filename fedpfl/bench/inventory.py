@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, DamagedFile, FedpflError, did_you_mean
 from ..core.files import read_regular
-from ..core.metric_bounds import MAX_CLIENTS
+from ..core.metric_bounds import MAX_CLIENTS, MAX_THREADS
 from .boards import BOARDS
 from .mqtt.topics import checked_name, is_name
 from .relay import Network
@@ -75,7 +75,7 @@ OPTIONAL: Mapping[str, _Must] = {
     "fedpfl_server_python": _TEXT, "fedpfl_server_pip_options": _OPTIONS, "fedpfl_server_lock": _TEXT,
     "fedpfl_install": _one_of("bundle", "existing"), "fedpfl_target": _one_of("nano", "orin", "pi", "auto"),
     "fedpfl_install_options": _OPTIONS, "fedpfl_supernode_port": _PORT,
-    "fedpfl_threads": (lambda value: type(value) is int and 1 <= value <= 1024, "must be 1 to 1024"),
+    "fedpfl_threads": (lambda value: type(value) is int and 1 <= value <= MAX_THREADS, f"must be 1 to {MAX_THREADS}"),
     "fedpfl_client_data": (_is_mapping, "must be a mapping of clients' numbers to paths"),
     "fedpfl_model": (lambda value: isinstance(value, str) and not set(value) & set("'\" "), "must be a model or ''"),
     "fedpfl_policy": (_is_mapping, "must be a mapping of the policy's keys to values"),
@@ -139,7 +139,7 @@ class _Groups:
         self._groups: dict[str, _Group] = {}
         self._host_variables: dict[str, dict[str, Any]] = {}  # those that stand at a host itself
         for name, group in content.items():
-            self._add(str(name), group)
+            self._add(_name(name, path), group)
         self._depths: dict[str, int] = {}
         for name in self._groups:
             self._set_depth(name, 0, ())
@@ -159,11 +159,11 @@ class _Groups:
         here = self._groups.setdefault(name, _Group())
         here.variables.update(_mapping(parts.get("vars"), f"vars of {name}", self._path))
         for host, variables in _mapping(parts.get("hosts"), f"hosts of {name}", self._path).items():
-            here.hosts[str(host)] = None
-            self._host_variables.setdefault(str(host), {}).update(_mapping(variables, f"the host {host}", self._path))
+            here.hosts[_name(host, self._path)] = None
+            self._host_variables.setdefault(host, {}).update(_mapping(variables, f"the host {host}", self._path))
         for child, part in _mapping(parts.get("children"), f"children of {name}", self._path).items():
-            here.children[str(child)] = None
-            self._add(str(child), part)
+            here.children[_name(child, self._path)] = None
+            self._add(child, part)
 
     def _set_depth(self, name: str, depth: int, above: tuple[str, ...]) -> None:
         if name in above:
@@ -253,6 +253,13 @@ def _check_nodes(path: Path, root: Any) -> None:
             if times > 1 and key != "<<":
                 raise InventoryError(f"{path}: line {node.start_mark.line + 1}: {key:.60} is there {times} times")
         left += [one for child in node.value for one in (child if isinstance(child, tuple) else [child])]
+
+
+def _name(name: object, path: Path) -> str:
+    """Return the name of a host or group, unless YAML has read another value, as of a board that is called off."""
+    if not isinstance(name, str):
+        raise InventoryError(f"{path}: YAML reads the name of a host or group as {name!r:.60}: put it into quotes")
+    return name
 
 
 def _mapping(value: object, what: str, path: Path) -> dict[Any, Any]:

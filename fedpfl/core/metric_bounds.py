@@ -18,6 +18,8 @@ from .name_lists import shape_of
 from .samples import MAX_CLASSES, MAX_TOKENS
 
 MAX_CLIENTS = 1_000_000
+# Of a client's training.
+MAX_THREADS = 1024
 # Clients may have different classes, but one with over a thousand has at most this many times the median.
 FEW_CLASSES, CLASSES_OVER_MEDIAN = 1_000, 100
 # Enough for a thousand values of each of many parts, too few to fill a disk with the rounds' records.
@@ -43,7 +45,7 @@ DESCRIPTION: Mapping[str, Bounds] = {
     "num-classes": Bounds(int, 0, MAX_CLASSES),  # 100 times the median of all clients, where it is above 1,000
     "vocabulary": Bounds(int, 0, MAX_TOKENS),  # that of most clients
     "division": Bounds(int, 0, 2**32 - 1),  # that of most clients
-    "threads": Bounds(int, 0, 100_000),
+    "threads": Bounds(int, 0, MAX_THREADS),
     "train-samples": Bounds(int, 0, 2**53),  # max-client-samples
     "test-samples": Bounds(int, 0, 2**53),  # max-client-samples
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ..core import references
 from ..core.errors import ConfigError
+from ..core.metric_bounds import MAX_THREADS
 from ..core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN, TARGETS, labels_of
 from ..core.pixels import HALF
 from ..core.settings import MOST_EPOCHS, setting
@@ -151,7 +152,7 @@ class TrainingSettings:
     )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS, or one.",
-        minimum=0, maximum=1024, tags="free repeat both",
+        minimum=0, maximum=MAX_THREADS, tags="free repeat both",
     )  # fmt: skip
 
     @property

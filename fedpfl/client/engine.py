@@ -33,7 +33,7 @@ from ..data.federation import FederatedData
 from ..methods.base import LocalRound, Method, common_model, require_returned
 from ..setup.all_settings import code_in
 from ..setup.assembly import assemble, extras_of
-from ..setup.config import Config
+from ..setup.config import Config, told_as_clients_model
 from ..setup.options.after_the_end import PersonaliseOption
 from ..setup.options.privacy import PrivacySettings
 from ..training.device import computing_as, require_device, threads_of
@@ -167,7 +167,9 @@ class Engine:
         if (owner := guard()) is not None:
             owner.check_model(name)
         config, data = self._common.of_client(client), self.data
-        model, sharing = assemble(config, data.input_shape, data.num_classes, config.training.device, data.vocabulary)
+        with told_as_clients_model(name != self._common.run.model):
+            shape, device = data.input_shape, config.training.device
+            model, sharing = assemble(config, shape, data.num_classes, device, data.vocabulary)
         if not model.ends_in_log_softmax:
             config.training.require_of_logits(data.num_classes)
         # Where no hook of the method's makes them, they are the same in each test.

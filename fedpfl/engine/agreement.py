@@ -23,7 +23,7 @@ from ..core.slices import slice_layout
 from ..models.sources import split_width
 from ..results.board_names import shown_on_boards
 from ..setup.assembly import assemble, extras_of
-from ..setup.config import Config
+from ..setup.config import Config, told_as_clients_model
 
 logger = getLogger("flwr")
 
@@ -291,7 +291,9 @@ def _require_same_sharing(config: Config, there: _Clients) -> None:
         return
     variants = []
     for name, chosen in chosen_models.items():
-        model, sharing = assemble(chosen, there.first.shape, max(there.classes()), vocabulary=there.first.vocabulary)
+        with told_as_clients_model(name != config.run.model):
+            shape, classes, vocabulary = there.first.shape, max(there.classes()), there.first.vocabulary
+            model, sharing = assemble(chosen, shape, classes, vocabulary=vocabulary)
         variants.append((name, sharing.layout, extras_of(chosen, model, sharing).shapes))
     first, layout, shapes = variants[0]
     for name, other, theirs in variants[1:]:

@@ -23,7 +23,7 @@ from ..models import require_known
 from ..results.earlier_run import EarlierRun
 from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
-from ..setup.config import Config, RunSettings
+from ..setup.config import Config, RunSettings, told_as_clients_model
 from ..setup.options.after_the_end import PersonaliseSettings
 from ..setup.options.availability import AvailabilityOption
 from ..training.device import require_device
@@ -98,10 +98,11 @@ def prepare(
         check_keys({**values, "method": stored["method"]})
         values = stored
     config = Config.parse(values)
-    models = {config.run.model, config.run.model_of(0)}
-    models |= {config.run.named_model(model) for _, model in config.run.listed_models()}
+    require_known(config.run.model)
+    models = [config.run.model_of(0), *(config.run.named_model(model) for _, model in config.run.listed_models())]
     for model in models:
-        require_known(model)
+        with told_as_clients_model(model != config.run.model):
+            require_known(model)
     if config.run.metrics:
         from fedpfl.training.measure import find
 

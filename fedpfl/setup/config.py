@@ -7,6 +7,7 @@ Flower hands every process the same flat mapping (``pyproject.toml``, overridden
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, TypeVar
@@ -36,6 +37,17 @@ S = TypeVar("S")
 # Of client-models, at most six digits: what comes from the network must not make a range of billions.
 _CLIENTS = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?:(\S+)")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@contextmanager
+def told_as_clients_model(is_it: bool = True) -> Iterator[None]:
+    """Tell an error of a model under ``client-models`` if that is the setting that names it."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.key != "model" or not is_it:
+            raise
+        raise ConfigError("client-models", error.value, error.message) from error
 
 
 @dataclass(frozen=True)
@@ -269,8 +281,9 @@ class RunSettings:
         """Raise ``ConfigError`` for settings that do not fit together."""
         if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
             raise ConfigError("run-name", self.run_name, "must be letters, digits, '.', '_' and '-', at most 100")
-        for _, model in self.listed_models():
-            s.parse(RunSettings, {"model": model})
+        with told_as_clients_model():
+            for _, model in self.listed_models():
+                s.parse(RunSettings, {"model": model})
         if self.model.startswith("@"):
             raise ConfigError("model", self.model, "is only a width; name a model with it: small-cnn@0.5")
         if self.client_models and self.initial_weights:

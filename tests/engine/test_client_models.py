@@ -179,7 +179,7 @@ def test_models_that_differ_in_what_travels_end_the_run_before_round_1(tmp_path,
         ("2-1:deep", "'2-1:deep' has no client"),
         ("0-3:deep,3:small", "'3:small' has a client that already has a model"),
         ("1234567:deep", "must be a number or a range"),
-        ("0:no-model", "model = 'no-model': must be one of"),
+        ("0:no-model", "^client-models = 'no-model': must be one of"),
     ],
 )
 def test_another_form_is_refused_at_once(value, message):

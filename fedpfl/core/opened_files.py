@@ -12,7 +12,9 @@ from typing import Any, Iterator
 
 # What is looked at: for each thread, what its code has opened to read and to write.
 _watched: dict[int, list[tuple[set[str], set[str]]]] = {}
+# By the name of a module, or the text of what was called; and which of these texts only earlier runs have called.
 _opened: dict[str, set[str]] = {}
+_of_earlier_runs: set[str] = set()
 _PARTS_OF_PACKAGES = {"site-packages", "dist-packages"}
 
 
@@ -36,8 +38,12 @@ _hook = _Hook()
 
 
 @contextmanager
-def noted(name: str) -> Iterator[None]:
-    """Note under a name which files this thread opens to read, and which modules of the user's are new after it."""
+def noted(name: str, importing: bool = False) -> Iterator[None]:
+    """Note under a name which files this thread opens to read, and which modules of the user's are new after it.
+
+    What an earlier import has opened no longer counts, nor what a call of an earlier run has. That stays if the call
+    imported a module, which is imported once, or if nothing is opened now: the code may have kept what it read.
+    """
     if not _hook.is_set:
         sys.addaudithook(_hook)
         _hook.is_set = True
@@ -54,14 +60,26 @@ def noted(name: str) -> Iterator[None]:
         new = set(sys.modules) - before
         places = (getattr(sys.modules.get(module), "__file__", None) for module in new)
         read.update(str(Path.cwd() / place) for place in places if isinstance(place, str))
-        if name in new:  # imported now: what an earlier one has opened does not count
+        files = {path for path in read - written if _counts(Path(path))}
+        if name in new if importing else files and name in _of_earlier_runs and not _has_module(_opened[name]):
             _opened.pop(name, None)
-        _opened.setdefault(name, set()).update(path for path in read - written if _counts(Path(path)))
+        if files:
+            _of_earlier_runs.discard(name)
+        _opened.setdefault(name, set()).update(files)
+
+
+def begin_run() -> None:
+    """Note that a run begins: what is called in it opens its files again."""
+    _of_earlier_runs.update(_opened)
 
 
 def opened_by(name: str) -> list[Path]:
     """Return the files that were noted under a name and are still there."""
     return [path for path in map(Path, sorted(_opened.get(name, ()))) if path.is_file()]
+
+
+def _has_module(paths: set[str]) -> bool:
+    return any(getattr(module, "__file__", None) in paths for module in [*sys.modules.values()])
 
 
 def _counts(path: Path) -> bool:

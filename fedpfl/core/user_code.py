@@ -24,7 +24,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple
 
 import numpy as np
 
-from . import references
+from . import opened_files, references
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
 from .opened_files import noted, opened_by
@@ -200,6 +200,7 @@ def set_folder(folder: Path | None) -> None:
 def begin_run() -> None:
     """Note that a run begins: what the user's functions of data give may have changed since the run before."""
     _app.runs += 1
+    opened_files.begin_run()
 
 
 def runs() -> int:
@@ -405,7 +406,7 @@ def module(kind: str, text: str) -> ModuleType:
     name = text.partition(":")[0]
     before = set(sys.modules)
     try:
-        with noted(name):
+        with noted(name, importing=True):
             imported = importlib.import_module(name)
     except RAISED as error:
         for new in set(sys.modules) - before:

@@ -80,8 +80,9 @@ def require_working(measures: Mapping[str, Measure], num_classes: int, loss: str
         raise ConfigError("metrics", TOP_5, allowed)
     outputs, y = samples_to_try(loss, num_classes)
     outputs = y if loss in (MASKS, NEXT_TOKEN) else outputs  # the classes or tokens that it says
-    with noted(next((one.word for one in measures.values() if isinstance(one, _UsersMetric)), "metrics")):
-        measured(measures, outputs, y, loss, tried=True)
+    for name, measure in measures.items():
+        with noted(measure.word if isinstance(measure, _UsersMetric) else name):
+            measured({name: measure}, outputs, y, loss, tried=True)
 
 
 def measured(

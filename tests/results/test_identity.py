@@ -294,6 +294,36 @@ def test_files_that_a_loss_and_a_metric_open_while_they_are_called_count(folder)
     assert opened == ["of_loss.npy", "of_metric.npy"]
 
 
+def test_each_run_of_a_process_names_the_files_that_were_opened_for_it(folder, monkeypatch):
+    """What the code keeps from an earlier run counts, and each metric names its own files."""
+    for name in ("a", "b", "one", "two"):
+        np.save(folder / f"{name}.npy", 1.0)
+    (folder / "varying.py").write_text(
+        f"import functools, os\nimport numpy as np\nfrom torch import nn\nHERE = {str(folder)!r}\n"
+        "def load(name):\n    return float(np.load(f'{HERE}/{name}.npy'))\n"
+        "kept = functools.lru_cache()(load)\n"
+        "def build(num_classes):\n    load(os.environ['WEIGHTS'])\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
+        "def keeping(num_classes):\n    kept('a')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))\n"
+        "def one(outputs, y):\n    return load('one')\ndef two(outputs, y):\n    return load('two')\n"
+    )
+    places = {"output_dir": folder.parent / "runs", "state_dir": folder.parent / "state"}
+    few = {"dataset": "digits", "num_clients": 2, "num_server_rounds": 1, "local_steps": 1, "workers": 0, "quiet": True}
+
+    def opened(model, weights, *metrics):
+        monkeypatch.setenv("WEIGHTS", weights)
+        run = fedpfl.run(
+            "local", model=f"varying:{model}", metrics=[f"varying:{one}" for one in metrics], **few, **places
+        )
+        return sorted(path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"])
+
+    assert opened("build", "a", "one", "two") == ["a.npy", "one.npy", "two.npy"]
+    assert opened("build", "b", "two") == ["b.npy", "two.npy"]
+    assert opened("build", "a", "one") == ["a.npy", "one.npy"]
+    assert opened("keeping", "", "one") == opened("keeping", "", "one") == ["a.npy", "one.npy"]
+
+
 @pytest.mark.parametrize("opens", ["as it builds", "as it is imported", "under a computed name"])
 def test_a_file_that_a_models_code_opens_by_itself_counts(folder, opens):
     """A sweep runs again what was made with other content; other files, and those that are written, do not count."""
@@ -321,6 +351,8 @@ def test_a_file_that_a_models_code_opens_by_itself_counts(folder, opens):
     run = fedpfl.run(**options, **places, seed=1, quiet=True, workers=0)
     opened = [path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"]]
     assert opened == ["kept_apart.py" if opens == "under a computed name" else "scale.npy"]
+    again = fedpfl.run(**options, **{**places, "run_name": "again"}, seed=1, quiet=True, workers=0)
+    assert again._folder.task()["written_by"]["opened"].keys() == run._folder.task()["written_by"]["opened"].keys()
     assert not store.changed(planned)
     hold(2.0)
     assert (

@@ -35,7 +35,14 @@ def partition_command(
             "to FOLDER/client-NUMBER.npz, for its device.",
         ),
     ] = None,
-    pfllib: Annotated[bool, typer.Option("--pfllib", help="With --export FOLDER: write PFLlib's layout.")] = False,
+    pfllib: Annotated[
+        bool,
+        typer.Option(
+            "--pfllib",
+            help="With --export FOLDER: write PFLlib's layout. The inputs are as models get them, scaled, since PFLlib "
+            "scales none.",
+        ),
+    ] = False,
 ) -> None:
     """Print each client's training samples by class.
 
@@ -54,6 +61,8 @@ def partition_command(
     chart = output or (Path(CHART) if plot else None)
     if chart is not None and find_spec("matplotlib") is None:
         raise FedpflError("the chart needs matplotlib: pip install matplotlib")
+    if pfllib and (export is None or export.suffix == ".npz"):
+        raise ConfigError("pfllib", True, "needs --export FOLDER")
     load_app()
     values = {**(app_settings(Path()) or {}), **overrides(run_config, num_clients)}
     check_keys(values)

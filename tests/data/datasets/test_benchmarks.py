@@ -63,6 +63,9 @@ def test_what_is_written_as_pfllib_s_is_read_again(tmp_path, elsewhere):
     back = FederatedData(DataSettings(dataset="clients", data=str(tmp_path / "out")), 3, 0)
     seeds = {seed: FederatedData(DataSettings(partitioner="iid"), 3, seed) for seed in range(3)}
     assert any(np.array_equal(back.train(1).x, one.train(1).x) for one in seeds.values())
+    for where in ([], ["--export", str(tmp_path / "division.npz")]):
+        done = CliRunner().invoke(app, ["partition", *arguments[:2], *where, "--pfllib"])
+        assert (done.exit_code, "pfllib = True: needs --export FOLDER" in done.stderr) == (2, True)
     run = fedpfl.run(method="fedper", dataset="clients", data=tmp_path / "out", model="mlp", num_server_rounds=1,
                      local_epochs=1, quiet=True)  # fmt: skip
     assert run.summary["rounds"] == 1

@@ -1,5 +1,6 @@
 """Write the overview of all methods and a page for each: ``python docs/tools/method_pages.py``; ``make docs`` runs it.
 
+It also does what ``fedpfl config --update`` does, so a new method needs this command alone.
 What a method does, its paper, its equations and settings come from its code, what teaches (problem, use, tuning) from
 ``methods.toml``, and measured values and their pictures from the records.
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import textwrap
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -29,6 +32,7 @@ from fedpfl.methods.advice import ADVICE
 from fedpfl.methods.base import adapts_itself
 from fedpfl.methods.bases.adapters import AdapterMethod
 from fedpfl.models import BaseHeadModel
+from fedpfl.setup import reference
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.study.experiment_file import load
@@ -48,6 +52,15 @@ SAID = re.compile(r"(compares |- \*\*|app: |learning: |fedpfl\*\*: |for all |the
 RANKED = re.compile(r"((?:best|one)\s+of\s+)\d+(?=\s+methods)|\d+(?=\s+methods\s+under\s+one\s+protocol)")
 HIGHER = re.compile(r"\d+(?=\s+(?:methods\s+are\s+significantly|are\s+on\s+CIFAR-10|of\s+them\s+significantly))")
 BOTH = re.compile(r"\d+(?=\s+of\s+them\s+also\s+with\s+the\s+seeds)")  # by both tests
+# A list of methods in the prose of a page: what is before and after it, and which methods it has.
+LISTED: dict[str, tuple[str, str, Callable[[Method], bool]]] = {
+    "docs/how-to/models.md": ("need classes (", ")", lambda method: "loss" in method.refuses),
+    "docs/how-to/robustness.md": (
+        "only have the norm limit: ",
+        ".",
+        lambda method: method.name != "local" and bool(method.aggregation.rule.no_robust_mean),
+    ),
+}
 # For whoever opens a page to edit it.
 MADE = "<!-- docs/tools/method_pages.py -->"
 # A row of the table of symbols, what it means, and the pattern of an algorithm that needs it.
@@ -131,7 +144,25 @@ def pages() -> dict[Path, str]:
             made[DOCS / "methods" / f"{name}.md"] = page(methods()[name], texts[name])
     made[DOCS / "methods" / "references.bib"] = bibliography()
     made |= {ROOT / path: counted((ROOT / path).read_text(encoding="utf-8")) for path in COUNTED}
+    made |= {ROOT / path: listed(path) for path in LISTED}
     return made | {DOCS / "methods" / f"{name}.svg": drawing(name) for name in measured()}
+
+
+def listed(path: str) -> str:
+    """Return a page whose list names the methods that are so now."""
+    before, after, belongs = LISTED[path]
+    start, _, rest = (ROOT / path).read_text(encoding="utf-8").partition(before)
+    _, _, end = rest.partition(after)
+    names = [name for name, method in sorted(built().items()) if belongs(method)]
+    *lines, line = f"{start}{before}".split("\n")
+    text = textwrap.fill(f"{line}{', '.join(f'`{name}`' for name in names)}", 120, break_on_hyphens=False)
+    return "\n".join([*lines, text]) + after + end
+
+
+@cache
+def built() -> dict[str, Method]:
+    """Return every method as it is made of its settings' defaults."""
+    return {name: method(method.Settings(), TrainingSettings()) for name, method in methods().items()}
 
 
 def counted(text: str) -> str:
@@ -141,8 +172,7 @@ def counted(text: str) -> str:
     higher = {label for label, kind in against_local(cifar).items() if kind == "higher"}
     text = HIGHER.sub(str(len(higher)), text)
     text = BOTH.sub(str(len(higher & {*over_seeds(cifar["table"])})), text)
-    built = (method(method.Settings(), TrainingSettings()) for method in methods().values())
-    sums = sum(method.aggregation.rule.only_a_sum for method in built)
+    sums = sum(method.aggregation.rule.only_a_sum for method in built().values())
     return SAID.sub(lambda said: f"{re.sub(r'[0-9]+', str(sums), said[1])}{len(methods())} methods", text)
 
 
@@ -438,9 +468,10 @@ def cost(name: str) -> tuple[str, str, str]:
     labels = {label: str(row.settings["method"]) for label, row in load(LEADERBOARD).rows.items()}
     sent = {labels[row[0]]: float(row[column].split()[0]) for row in record["table"][1:]}
     (counted,) = later.get(name, {}).get("of FedAvg's bytes", [None])  # of a round, where the leaderboard has none
+    counted = sharing.layout.size / numbers_in(plain) if counted is None else counted  # of arrays as they are declared
     moved = sent[name] / sent["fedavg"] if name in sent else counted
     little = "< 0.01" if name not in sent else "0"
-    traffic = "" if moved is None else f"{moved:.2f}".rstrip("0").rstrip(".") if moved >= 0.005 else little
+    traffic = f"{moved:.2f}".rstrip("0").rstrip(".") if moved >= 0.005 else little
     return computation, traffic, memory
 
 
@@ -513,7 +544,9 @@ def ordinal(rank: int) -> str:
 
 
 def main() -> None:
-    """Write the pages that differ, and delete those of methods that are gone."""
+    """Write the settings and pages that differ, and delete those of methods that are gone."""
+    for path in reference.update(ROOT):
+        print(f"wrote {path.relative_to(ROOT)}")
     made = pages()
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)

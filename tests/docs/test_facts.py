@@ -12,19 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 from typer.main import get_command
 
 from fedpfl.api import dataframes
 from fedpfl.cli import app
 from fedpfl.cli.bridge import app as bridge
 from fedpfl.data.registry import table as data_sets
-from fedpfl.methods import methods
 from fedpfl.results.round_line import summarise
 from fedpfl.results.round_record import Round
 from fedpfl.results.summary import Summary
 from fedpfl.setup.all_settings import all_settings
-from fedpfl.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -86,24 +83,6 @@ def test_the_table_of_data_sets_is_that_of_the_code():
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d, +]+) \| (\d+) \| ([\d×]+) \|", PAGES["docs/how-to/data.md"], re.M)
     facts = {info.name: (info.size, info.classes, info.shape) for info in data_sets()}
     assert len(rows) > 6 and {name: (size, *more) for name, size, *more in rows}.items() <= facts.items()
-
-
-@pytest.mark.parametrize(
-    "page, after, before, refuses",
-    [
-        ("docs/how-to/models.md", "need classes (", ")", lambda method: "loss" in method.refuses),
-        (
-            "docs/how-to/robustness.md",
-            "norm limit:",
-            "`fedfac` finds",
-            lambda method: method.aggregation.rule.no_robust_mean,
-        ),
-    ],
-)
-def test_the_methods_that_refuse_a_setting_are_those_of_the_code(page, after, before, refuses):
-    named = re.findall("`([^`]+)`", PAGES[page].partition(after)[2].partition(before)[0])
-    made = {name: method(method.Settings(), TrainingSettings()) for name, method in methods().items()}
-    assert sorted(named) == sorted(name for name, method in made.items() if refuses(method))
 
 
 def columns(head: str) -> re.Pattern[str]:

@@ -7,13 +7,16 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError, uncontrolled
 from .common import AsJson, load_app, print_drawn, print_json
 from .program import app
+
+if TYPE_CHECKING:
+    from ..methods import Method
 
 
 @app.command("methods")
@@ -50,18 +53,33 @@ def methods_command(
         print_json(rows)
         return
     if name:
-        (row,) = rows
-        for key in ("name", "aliases", "paper", "shares"):
-            typer.echo(f"{key + ':':<9}{', '.join(row[key]) if key == 'aliases' else row[key]}")
-        for key, value in row["settings"].items():
-            typer.echo(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        _print_method(find(name), rows[0])
         return
-    width = max(len(method.name) for method in chosen)
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width, room = max(len(method.name) for method in chosen), _room()
     for method in chosen:
         line = uncontrolled(f"{method.name:<{width}}  {method.paper}")
-        typer.echo(line if room is None or len(line) <= room else f"{line[: room - 1]}…")
+        typer.echo(line if len(line) <= room else f"{line[: room - 1]}…")
     typer.echo("`fedpfl methods METHOD` shows one; with --choose: which one to try first.", err=True)
+
+
+def _room() -> int:
+    """Return how long a line may be: as the terminal is wide, and without a limit in a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def _print_method(method: type[Method], row: dict[str, Any]) -> None:
+    """Print a method's paper, what it shares, and each of its settings with default and meaning."""
+    from ..core.settings import by_key
+    from ..setup.reference import meaning
+
+    aliases = {"aliases": ", ".join(row["aliases"])} if row["aliases"] else {}
+    for key, text in {"name": row["name"], **aliases, "paper": row["paper"], "shares": row["shares"]}.items():
+        start = f"{key + ':':<9}"
+        typer.echo(textwrap.fill(uncontrolled(text), _room(), initial_indent=start, subsequent_indent=" " * len(start)))
+    fields = by_key(method.Settings, method.name)
+    for key, value in row["settings"].items():
+        line = f"{key} = {json.dumps(value, ensure_ascii=False)}  # {meaning(fields[key])}"
+        typer.echo(textwrap.fill(line, _room(), subsequent_indent="    ", break_on_hyphens=False))
 
 
 def _print_advice(as_json: bool) -> None:
@@ -71,7 +89,7 @@ def _print_advice(as_json: bool) -> None:
     if as_json:
         print_json([advice._asdict() for advice in ADVICE])
         return
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    room = _room()
     for advice in ADVICE:
         typer.echo(f"{advice.situation}:")
         for text in (advice.first, f"instead: {advice.instead}", f"why: {advice.evidence}"):

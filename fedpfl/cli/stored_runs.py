@@ -275,7 +275,7 @@ def _show_run(folder: RunFolder) -> None:
     console.print(
         f"{values['method']} on {values['dataset']} ({in_words(parse(DataSettings, values))}, "
         f"{values['num-clients'] or 'as many as nodes'} clients), model {folder.model_name}, seed {values['seed']}, "
-        f"{values['local-epochs']} epochs, batch {values['batch-size']}, η = {values['learning-rate']}"
+        f"local epochs {values['local-epochs']}, batch {values['batch-size']}, η = {values['learning-rate']}"
     )
     console.print(outcome_table(folder))
     if not lines:

@@ -40,7 +40,7 @@ def pyproject_block(values: Mapping[str, Any] | None = None, explained: bool = F
         lines.append(f"# {title}")
         for key, field in fields.items():
             value = json.dumps((values or {}).get(key, field.default), ensure_ascii=False)
-            lines.append(f"{key} = {value}" + (f"  # {_meaning(field)}" if explained else ""))
+            lines.append(f"{key} = {value}" + (f"  # {meaning(field)}" if explained else ""))
     return "\n".join([*lines, END])
 
 
@@ -269,6 +269,7 @@ def _allowed(field: dataclasses.Field[object]) -> str:
     return str(field.metadata["limits"].describe())
 
 
-def _meaning(field: dataclasses.Field[object]) -> str:
+def meaning(field: dataclasses.Field[object]) -> str:
+    """Return what a setting means, and the values that it accepts."""
     allowed = _allowed(field)
     return str(field.metadata["doc"]) + ("" if allowed in ("", "true, false") else f" ({allowed})")

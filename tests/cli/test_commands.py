@@ -167,12 +167,20 @@ def test_methods():
     assert "must be left out" in fedpfl("methods", "fedper", "--choose").output
 
 
-def test_the_advice_fits_a_narrow_terminal(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        ({"choose": True}, "  local and fedavg"),
+        ({"name": "fedrep"}, "head-layers = 1  # Number of last linear layers that form the head. (at least 1)"),
+        ({"name": None}, "local               no federation: the baseline of every personalised-FL paper"),
+    ],
+)
+def test_methods_fit_a_narrow_terminal(arguments, line, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    methods_command(choose=True)
+    methods_command(**arguments)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80 and "  local and fedavg" in lines
+    assert max(map(len, lines)) <= 80 and line in lines
 
 
 def test_datasets():

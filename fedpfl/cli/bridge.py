@@ -179,7 +179,7 @@ def direct(
     superlink: SuperLink = "127.0.0.1:8000",
     superlink_ca: SuperLinkCa = None,
 ) -> None:
-    """Forward SuperNodes' requests to the SuperLink without MQTT, and nothing else: a proxy."""
+    """Forward SuperNodes' requests to the SuperLink without MQTT."""
     _log_to_stderr()
     from ..bench.mqtt.http_bytes import HttpRequest, Response
     from ..bench.mqtt.upstream import UpstreamError

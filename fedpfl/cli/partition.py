@@ -39,8 +39,7 @@ def partition_command(
         bool,
         typer.Option(
             "--pfllib",
-            help="With --export FOLDER: write PFLlib's layout. The inputs are as models get them, scaled, since PFLlib "
-            "scales none.",
+            help="With --export FOLDER: write PFLlib's layout, with scaled inputs, since PFLlib does not scale.",
         ),
     ] = False,
 ) -> None:

@@ -66,7 +66,7 @@ def compare_command(
         list[str],
         typer.Argument(
             metavar="METHOD...",
-            help="Two or more of `fedpfl methods`, with --vary also one; or the file of an earlier comparison.",
+            help="Two or more methods (one is enough with --vary), or the file of an earlier comparison.",
             autocompletion=complete_methods,
         ),
     ],
@@ -89,9 +89,7 @@ def compare_command(
     ] = None,
     by: Annotated[
         str,
-        typer.Option(
-            metavar="METRIC", help="Compare, choose and test by this metric: the settings metrics, choose-by."
-        ),
+        typer.Option(metavar="METRIC", help="Compare, choose and test by this metric; sets metrics and choose-by."),
     ] = "",
     target: Annotated[
         float | None,

@@ -79,5 +79,10 @@ def require_whole(file: Path, hashes: Mapping[str, Any]) -> None:
     other = [name for name in hashes if name not in gone and content_of(folder / name) != hashes[name]]
     faults = [f"{name} {what}" for names, what in ((gone, "is not there"), (other, "has changed")) for name in names]
     if faults:
-        allowed = f"{'; '.join(faults)} (to run it as it is now, delete [hashes])"
+        cure = (
+            "copy the whole bundle again"
+            if gone
+            else "copy the bundle again, or delete [hashes] to run it as it is now"
+        )
+        allowed = f"{'; '.join(faults)} ({cure})"
         raise ConfigError("METHOD...", str(file), allowed)

@@ -218,8 +218,9 @@ def _by_seed(runs: Iterable[RunFolder]) -> tuple[RunFolder, ...]:
 
 
 def name_of(run: RunFolder) -> str:
-    """Return how a run is called: by its row in an experiment and its seed, or by its folder."""
-    return f"{run.row}, seed {run.config()['seed']}" if run.row else run.path.name
+    """Return how a run is called: by its row and column in a table and its seed, or by its folder."""
+    cell = ", ".join(filter(None, (run.row, run.column)))
+    return f"{cell}, seed {run.config()['seed']}" if run.row else run.path.name
 
 
 def other_threads(runs: Sequence[RunFolder]) -> Iterator[str]:
@@ -238,7 +239,7 @@ def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
         written = run.task().get("written_by", {})
         by.setdefault((written.get("fedpfl", ""), written.get("code", "")), []).append(name_of(run))
     if len(by) > 1:
-        listed = "; ".join(f"{version} ({code[:6]}): {', '.join(names)}" for (version, code), names in by.items())
+        listed = ". ".join(f"{version} ({code[:6]}): {'; '.join(names)}" for (version, code), names in by.items())
         yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {listed}."
 
 

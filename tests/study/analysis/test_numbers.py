@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from statistics import stdev
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.tables import Spread
 from fedpfl.study.analysis import ANALYSES, NotRecorded
-from fedpfl.study.analysis.repetitions import grouped
+from fedpfl.study.analysis.repetitions import grouped, other_code
 
 # Beside the tables that need them.
 product = ANALYSES["overall"].function.__globals__["product"]
@@ -245,3 +246,16 @@ def test_runs_that_differ_in_much_are_called_by_their_names(make_run, tested):
     every = [few[0], make_run("fedavg", [tested(0.5)], **much)]
     assert [group.label for group in grouped(every)] == [f"fedavg, {run.path.name}" for run in every]
     assert "batch-size 7" in grouped(every, "clients")[1].label, "one label for all of a curve"
+
+
+def test_a_note_on_code_names_each_run_with_its_data_and_seed():
+    def run(column, code):
+        return SimpleNamespace(
+            row="local",
+            column=column,
+            config=lambda: {"seed": 2},
+            task=lambda: {"written_by": {"fedpfl": "1", "code": code}},
+        )
+
+    (note,) = other_code([run("digits", "aaaaaaaa"), run("", "aaaaaaaa"), run("cancer", "bbbbbbbb")])
+    assert note.endswith(" 1 (aaaaaa): local, digits, seed 2; local, seed 2. 1 (bbbbbb): local, cancer, seed 2.")

@@ -13,7 +13,7 @@ DEV_LOCK := requirements-dev.txt
 PROGRAM_CHECKS := --config-file= --cache-dir=$(CURDIR)/.mypy_cache/programs --ignore-missing-imports --follow-imports=silent --check-untyped-defs \
 	$(addprefix --disable-error-code=,arg-type dict-item assignment misc var-annotated)
 
-.PHONY: help install install-latest dist release images lock lock-dev lock-server audit pin docs simulate test test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-oldest test-arm64 test-playbook lint packages clean
+.PHONY: help install install-latest dist release images lock lock-dev lock-server audit pin docs simulate test test-fast test-all test-attacks test-cluster test-docs test-experiments test-papers test-faults test-flower-latest test-strategies test-oldest test-arm64 test-playbook lint packages clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

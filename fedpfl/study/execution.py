@@ -177,13 +177,21 @@ def run_grid(
 ) -> dict[str, State]:  # fmt: skip
     """Make the runs of a grid, those with chosen settings once these are chosen, and return their states by name."""
 
-    def make(runs: Iterable[PlannedRun]) -> dict[str, State]:
-        return Execution(runs, grid.store, start, look_seconds).run(watcher, jobs, discard_models)
+    def make(runs: Iterable[PlannedRun], discard: bool) -> dict[str, State]:
+        return Execution(runs, grid.store, start, look_seconds).run(watcher, jobs, discard)
 
-    states = make(grid.wanted())
+    def is_whole(run: PlannedRun) -> bool:
+        """Return whether nothing is left to do for a run: after the trial that was chosen there may be."""
+        made = states.get(run.name)
+        return made is not None and (made is not State.FINISHED or grid.store.state(run) is State.FINISHED)
+
+    later = discard_models and grid.measures_after_choice
+    states = make(grid.wanted(), discard_models and not later)
     grid.choose(final=True)
-    if more := [run for run in grid.wanted() if run.name not in states]:
-        states |= make(more)
+    if more := [run for run in grid.wanted() if not is_whole(run)]:
+        states |= make(more, discard_models and not later)
+    for run in filter(grid.store.trained, grid.planned() if later else ()):
+        grid.store.discard_models(run)
     return {run.name: states[run.name] for run in grid.wanted()}
 
 

@@ -100,6 +100,12 @@ class Grid:
         """The names of the columns, in their order."""
         return list(dict.fromkeys(column for _, column in self.cells))
 
+    @property
+    def measures_after_choice(self) -> bool:
+        """Whether chosen runs have numbers that are measured with their models, which their trials have not."""
+        metrics = {metric for cell in self.cells.values() for metric in cell.metrics}
+        return bool(self.trials) and any(run_numbers.mode_of(metric) is not None for metric in metrics)
+
     def choose(self, final: bool = False) -> None:
         """Choose the settings of each cell whose trials have ended, and plan its runs.
 

@@ -41,6 +41,20 @@ def test_new_clients_are_measured_after_the_runs_of_methods_that_have_a_model_fo
     (first, *_) = tables(grid, "Comparison")
     assert "new clients, %" in first.columns and "That took 2 runs for each method" in first.note
     assert "after the last round; fedamp: no model for them." in first.note
+    assert dict(zip(first.columns, first.rows[0], strict=True))["runs done"] == "1/1", "the chosen trial counts"
+
+
+@pytest.mark.parametrize("discard_models", [False, True])
+def test_a_chosen_trial_is_measured_as_the_other_seeds_are(discard_models, tmp_path):
+    base, store = {**BASE, "num-clients": 4, "new-clients": 0.25}, Store(tmp_path)
+    grid = ComparisonGrid({"fedper": "fedper"}, base, {"learning-rate": [0.01, 0.2]}, 2, {"": {}}, store)
+    starter = Fake()
+    states = run_grid(grid, Silent(), starter, discard_models=discard_models)
+    assert len(states) == 2 and {*map(store.state, grid.runs.values())} == {State.FINISHED}
+    (first, *_) = tables(grid, "Comparison")
+    assert dict(zip(first.columns, first.rows[0], strict=True))["runs done"] == "2/2"
+    left = [run for run in grid.planned() if any((tmp_path / "state").glob(f"{run.name}*"))]
+    assert bool(left) is not discard_models
 
 
 def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):

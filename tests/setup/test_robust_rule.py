@@ -82,7 +82,9 @@ def test_krum_takes_the_vectors_with_the_nearest_others():
         lengths = np.geomspace(0.1, 3, count)[:, None]  # whose order is not that of the distances
         false_ones = np.arange(count)[:, None] >= count - max(1, false)
         clusters = around + np.where(false_ones, -far, far)
-        kinds = {"at 0": around, "far": around + far, "long": far + lengths * around, "clusters": clusters}
+        # Where one neighbour more or fewer in each sum chooses other vectors, of nine and of ten.
+        line = np.random.default_rng(428).normal(size=count)[:, None] * far / 100
+        kinds = {"at 0": around, "far": around + far, "long": far + lengths * around, "clusters": clusters, "line": line}
         for kind, data in kinds.items():
             replies = list(data.astype(np.float32))
             wanted = by_hand_krum(replies, false)

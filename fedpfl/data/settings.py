@@ -77,6 +77,7 @@ class DataSettings:
         minimum=0,
         maximum=4096,
         only={"dataset": ("image-folder", "huggingface", "clients", references.FORM)},
+        tags="columns",
     )
     tokenizer: str = setting(
         "",
@@ -90,12 +91,14 @@ class DataSettings:
         "Table column with the label; with a loss of numbers, several between commas.",
         only={"dataset": _TABLES},
         form="a column",
+        tags="columns",
     )
     client_column: str = setting(
         "client",
         "Table column with the owner of each row. A table may lack the default column.",
         only={"dataset": _TABLES},
         form="a column",
+        tags="columns",
     )
     time_column: str = setting(
         "",
@@ -103,6 +106,7 @@ class DataSettings:
         "feature.",
         only={"dataset": _TABLES},
         form="a column",
+        tags="columns",
     )
     group_column: str = setting(
         "",
@@ -110,9 +114,10 @@ class DataSettings:
         "tests.",
         only={"dataset": _TABLES},
         form="a column",
+        tags="columns",
     )
     ignore_columns: str = setting(
-        "", "Table columns that are not features.", only={"dataset": _TABLES}, form="a list of columns"
+        "", "Table columns that are not features.", only={"dataset": _TABLES}, form="a list of columns", tags="columns"
     )
     category_columns: str = setting(
         "",
@@ -120,6 +125,7 @@ class DataSettings:
         "one feature more.",
         only={"dataset": _TABLES},
         form="a list of columns, such as mode,colour=red|blue",
+        tags="columns",
     )
     class_names: str = setting(
         "",
@@ -132,6 +138,7 @@ class DataSettings:
         "Rows per window for a series without a window column. 0: the column is required.",
         minimum=0,
         only={"dataset": _SERIES},
+        tags="columns",
     )
     window_step: int = setting(
         0,
@@ -139,6 +146,7 @@ class DataSettings:
         "smaller steps windows overlap.",
         minimum=0,
         only={"dataset": (*_SERIES, "shakespeare")},
+        tags="columns",
     )
     num_clients: int = setting(
         0,
@@ -224,7 +232,7 @@ class DataSettings:
         "classes; not for devices that hold their own data. server: the server tests the global model on the test "
         "set, and clients are tested with samples of the training set.",
         choices=("own", "all", "server"),
-        tags="apart changes",
+        tags="apart changes whole",
     )
     validation_fraction: float = setting(
         0.0,

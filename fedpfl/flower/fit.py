@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from logging import WARNING, getLogger
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
@@ -30,18 +30,19 @@ from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
 from ..data.federation import FederatedData
 from ..methods import Method
-from ..methods.base import export_of
+from ..methods.base import export_of, overridden
 from ..models import user_model as own_models
 from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
-from .flowers_loop import OF_NODES, OF_STRATEGY
 from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
     EXTRAS,
     NOT_SENT,
+    OF_NODES,
+    OF_STRATEGY,
     SETTINGS,
     from_content,
     from_named,
@@ -51,7 +52,9 @@ from .messages import (
     to_framed_content,
     to_named,
 )
-from .strategy import MethodStrategy, own_of
+
+if TYPE_CHECKING:  # which a node does not load
+    from .strategy import MethodStrategy
 
 logger = getLogger("flwr")
 
@@ -223,7 +226,8 @@ class _Client:
     ) -> None:  # fmt: skip
         self._model, self._head, self._state_dir, self._keys = model, head, state_dir, tuple(keys)
         self._mods, self._cut, self._objects = mods, cut, objects
-        cls = method.method if isinstance(method, type) and issubclass(method, MethodStrategy) else method
+        # A strategy's class names that of its method.
+        cls = method if method is None or isinstance(method, str) else getattr(method, "method", method)
         text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(as_setting("method", cls))
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in sorted(functions() - tagged("server")):
@@ -334,7 +338,7 @@ class _Client:
             source = tuple(read(part, self._keys) for part in data) if pair else read(data, self._keys)
             dataset = CustomLoader("data", [source])(config.data)
         else:
-            if kind == MessageType.EVALUATE and (needs := own_of(config.method, OF_TRAIN_DATA) or _tuned(config)):
+            if kind == MessageType.EVALUATE and (needs := overridden(config.method, OF_TRAIN_DATA) or _tuned(config)):
                 message = f"must be a pair (train, test): {config.method.name} {needs[0]}"
                 raise ConfigError("data", type(data).__name__, message)
             dataset = CustomLoader("data", [read(data, self._keys)])(config.data)

@@ -26,17 +26,10 @@ from ..setup.options.privacy import PrivacySettings
 from ..setup.robust_rule import largest_weight
 from ..training.settings import TrainingSettings
 from .keep import INITIAL, MARK
-from .messages import EXTRAS, NOT_SENT
+from .messages import EXTRAS, NOT_SENT, OF_NODES
 
 logger = getLogger("flwr")
 
-# Where the samples of a run's clients come from: nodes have data of their own.
-OF_NODES = frozenset({"data", "data-dir", "dataset", "division-file", "partitioner"})
-# Settings that would not act on one client alone or in one message, or not as the server takes it.
-OF_STRATEGY = frozenset({
-    "clients-at-once", "evaluate-global", "num-server-rounds", "personalise", "test-on",
-    *tagged("server"), *s.keys(PrivacySettings),
-})  # fmt: skip
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
 # A reply whose share of a mean is larger is told, if it also says so many times the median of all.

@@ -38,6 +38,7 @@ from ..engine.reply_numbers import ExpectedReply
 from ..engine.rounds import RoundFailed, RoundLoop
 from ..engine.transport import TRAIN
 from ..methods import Method
+from ..methods.base import overridden
 from ..methods.bases.adapters import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
@@ -52,7 +53,6 @@ from ..setup.options.privacy import PrivacyOption
 from ..setup.options.robust import RobustSettings
 from .flowers_loop import (
     EPSILON,
-    OF_STRATEGY,
     bounded,
     heaviest_of,
     mean_of_metrics,
@@ -67,7 +67,7 @@ from .flowers_loop import (
 )
 from .grid_transport import FlowerTransport
 from .hooks_transport import LATE, SAMPLES, HooksTransport, MessageForm, SamplingByShares
-from .messages import NOT_SENT, Names, from_named, initial_of, numpy_of, read_settings, settings_text
+from .messages import NOT_SENT, OF_STRATEGY, Names, from_named, initial_of, numpy_of, read_settings, settings_text
 from .split import Split
 
 logger = getLogger("flwr")
@@ -424,7 +424,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             split, initial = self._split, initial_arrays
             if split is not None:
                 initial = split.whole(initial_arrays)
-            if split.initial if split is not None else own_of(self.config.method, {"is_shared": "keeps arrays"}):
+            if split.initial if split is not None else overridden(self.config.method, {"is_shared": "keeps arrays"}):
                 warning = "fedpfl: evaluate_fn gets the shared arrays and the initial personal ones: no node's model"
                 logger.log(WARNING, warning)
             evaluate = lambda number, arrays: evaluate_fn(number, _filled(initial, arrays))  # noqa: E731
@@ -878,18 +878,12 @@ def needs_of(method: Method, without: Iterable[str] = (), flowers_mu: bool = Fal
     """Name a method's needs besides shared arrays, but for hooks ``without``; none if Flower's ClientApps do."""
     rule = method.aggregation.rule
     without = {*without, *(["schedule"] if flowers_mu else [])}
-    needs = own_of(method, {hook: text for hook, text in OF_ARRAYS.items() if hook not in without})
+    needs = overridden(method, {hook: text for hook, text in OF_ARRAYS.items() if hook not in without})
     if method.extras:
         needs.append(f"sends {', '.join(extra.name for extra in method.extras)} besides the shared arrays")
     if rule.reads:
         needs.append(f"weighs by {', '.join(rule.reads)}")
-    return needs or own_of(method, {hook: text for hook, text in OF_TRAINING.items() if hook not in without})
-
-
-def own_of(method: Method, hooks: Mapping[str, str]) -> list[str]:
-    """Name the parts of a method by the hooks that it has itself: each hook's text."""
-    kind = type(method)
-    return [text for hook, text in hooks.items() if getattr(kind, hook) is not getattr(Method, hook)]
+    return needs or overridden(method, {hook: text for hook, text in OF_TRAINING.items() if hook not in without})
 
 
 def _is_built_in(method: type[Method]) -> bool:

@@ -412,6 +412,12 @@ def common_model(method: Method, model: nn.Module) -> Forward | None:
     return method.global_model(model)
 
 
+def overridden(method: Method, hooks: Mapping[str, str]) -> list[str]:
+    """Return the texts of those ``hooks`` that a method defines itself."""
+    kind = type(method)
+    return [text for hook, text in hooks.items() if getattr(kind, hook) is not getattr(Method, hook)]
+
+
 def adapts_itself(method: type[Method]) -> bool:
     """Tell whether a method has its own adaptation, to which ``tune-epochs`` does nothing."""
     return method.adaptation is not Method.adaptation

@@ -77,7 +77,7 @@ class RunSettings:
         form="numbers and models, such as 0-9:fedavg-cnn,12:resnet8 or 0-9:@0.5, or MODULE:NAME, a function from a "
         "client number to a model's name",
     )
-    num_server_rounds: int = setting(5, "Number of rounds.", minimum=1, tags="free")
+    num_server_rounds: int = setting(5, "Number of rounds.", minimum=1, tags="free whole")
     fraction_train: float = setting(
         1.0,
         "Share of the clients asked to train in each round (join rate); at least one client.",
@@ -339,7 +339,7 @@ class Config:
         from ..methods.base import Aggregation, require_returned
 
         method, values = self.method, self.flat()
-        usual = {key: of.default for key, of in self._fields().items()}
+        usual = {key: field.default for key, field in self._fields().items()}
         # A property of an author's own may raise.
         refuses, aggregation, extras = (
             user_code.guarded("method", f"{method.name}.{name}", partial(getattr, method, name))()
@@ -358,7 +358,7 @@ class Config:
 
     def require_combined(self) -> None:
         """Raise ``ConfigError`` for settings of what clients send, as they send nothing of their models."""
-        usual = {key: of.default for key, of in self._fields().items()}
+        usual = {key: field.default for key, field in self._fields().items()}
         for key, value in sorted(self._tagged("combining").items()):
             if value != usual[key]:
                 raise ConfigError(key, value, f"must be {usual[key]} for {self.method.name}: its clients share nothing")
@@ -415,8 +415,8 @@ class Config:
 
     def _fields(self) -> dict[str, Field[Any]]:
         """Return the settings that all methods have, by key."""
-        return {key: of for part in self._parts() for key, of in s.by_key(type(part)).items()}
+        return {key: field for part in self._parts() for key, field in s.by_key(type(part)).items()}
 
     def _tagged(self, tag: str) -> dict[str, s.Value]:
         values = self.flat()
-        return {key: values[key] for key, of in self._fields().items() if tag in of.metadata["tags"]}
+        return {key: values[key] for key, field in self._fields().items() if tag in field.metadata["tags"]}

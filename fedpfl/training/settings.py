@@ -148,7 +148,7 @@ class TrainingSettings:
         "Number of clients that `fedpfl run` trains as one batch, in each process; results differ by rounding. 0: "
         "on a GPU as many as fit, otherwise one.",
         minimum=0,
-        tags="loop",
+        tags="loop whole",
     )
     threads: int = setting(
         0, "Threads per client. 0: one in `fedpfl run` and `fedpfl up`, otherwise OMP_NUM_THREADS, or one.",

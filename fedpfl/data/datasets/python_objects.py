@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Hashable, Mapping, NamedTuple, Sequence
 
@@ -46,12 +46,9 @@ OTHER_PAIR = ("data", "target")
 TABLES = {("datasets.arrow_dataset", "Dataset"), ("datasets.iterable_dataset", "IterableDataset")}
 # Data sets that are kept.
 KEPT = 2
-# Settings of windows, and of all that is a table's or a file's: arrays have neither.
-OF_WINDOWS = ("window_length", "window_step")
-OF_COLUMNS = (
-    "label_column", "client_column", "time_column", "group_column", "ignore_columns", "category_columns", *OF_WINDOWS,
-    "image_size",
-)  # fmt: skip
+# Settings of all that is a table's or a file's, and of windows: arrays have neither.
+OF_COLUMNS = tuple(field.name for field in fields(DataSettings) if "columns" in field.metadata["tags"])
+OF_WINDOWS = tuple(name for name in OF_COLUMNS if name.startswith("window"))
 
 
 def entry(name: str) -> tuple[DatasetInfo, Loader]:

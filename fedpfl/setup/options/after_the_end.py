@@ -20,7 +20,7 @@ class PersonaliseSettings:
         "shared arrays, by one round of training of their personal part (local-train) or of everything (fine-tune), "
         "and clients that missed the last test are tested.",
         choices=("none", "local-train", "fine-tune"),
-        tags="own free idle",
+        tags="own free idle whole",
     )
 
     @property

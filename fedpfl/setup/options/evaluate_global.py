@@ -18,6 +18,7 @@ class EvaluateGlobalSettings:
         False,
         "Also test the mean of the clients' whole models if the method has no global model. Clients then send their "
         "personal arrays to the server.",
+        tags="whole",
     )
 
 

@@ -25,13 +25,14 @@ class PrivacySettings:
         0.0,
         "Standard deviation z of the noise on the shared arrays, in units of dp-clip-norm. 0: no differential privacy.",
         minimum=0,
-        tags="combining",
+        tags="combining whole",
     )
     dp_clip_norm: float = setting(
         1.0,
         "Maximum L2 norm C of a client's update over all shared arrays; longer updates are scaled down to it.",
         above=0,
         only=_WITH_NOISE,
+        tags="whole",
     )
     dp_delta: float = setting(
         1e-5,
@@ -39,13 +40,14 @@ class PrivacySettings:
         above=0,
         maximum=0.1,
         only=_WITH_NOISE,
+        tags="whole",
     )
     dp_epsilon: float = setting(
         0.0,
         "Maximum ε of a client in the run. With dp-noise-multiplier = 0 the noise follows from it, dp-delta, "
         "num-server-rounds and fraction-train; otherwise the run ends before it is exceeded. 0: no maximum.",
         minimum=0,
-        tags="combining",
+        tags="combining whole",
     )
     dp_where: str = setting(
         "client",
@@ -53,11 +55,13 @@ class PrivacySettings:
         "the sum; this needs a rule that is a mean, and gives all clients equal weight.",
         choices=("client", "server"),
         only=_WITH_NOISE,
+        tags="whole",
     )
     dp_reproducible: bool = setting(
         False,
         "Draw the noise from the seed. For experiments only: anyone who knows the seed can subtract the noise.",
         only=_WITH_NOISE,
+        tags="whole",
     )
 
     def calibrated(self, rounds: int, share: float) -> PrivacySettings:

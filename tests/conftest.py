@@ -43,6 +43,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def small_bn(monkeypatch):
     """The name of a small convolutional network with BatchNorm for the digits, a model while the test runs."""
+    from support import add_model
     from torch import nn
 
     from fedpfl.models import BaseHeadModel, registry
@@ -54,7 +55,7 @@ def small_bn(monkeypatch):
         )  # fmt: skip
         return BaseHeadModel(base, nn.Linear(8, num_classes))
 
-    monkeypatch.setitem(registry.MODELS._entries, "small-bn", registry._Entry(build, None))
+    add_model(monkeypatch, "small-bn", build)
     return "small-bn"
 
 

@@ -35,7 +35,7 @@ from fedpfl.flower.strategy import run_over_flower
 from fedpfl.methods import methods
 from fedpfl.methods.base import LocalRound
 from fedpfl.methods.bases.adapters import AdapterMethod
-from fedpfl.models import build
+from fedpfl.models import build, registry
 from fedpfl.models.registry import BaseHeadModel
 from fedpfl.results.export import export_personal
 from fedpfl.results.run_folder import RunFolder
@@ -76,6 +76,11 @@ class Clock:
         for module in ("engine.rounds", "flower.half_round", "flower.nodes"):
             monkeypatch.setattr(f"fedpfl.{module}.time", clock)
         return clock
+
+
+def add_model(monkeypatch: pytest.MonkeyPatch, name: str, build: Callable[..., nn.Module]) -> None:
+    """Have a built-in model of this name while a test runs."""
+    monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(build, None))
 
 
 class Killed(BaseException):

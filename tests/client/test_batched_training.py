@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, each_method, federation, needed, quick, run_federation
+from support import FEW_SAMPLES, add_model, each_method, federation, needed, quick, run_federation
 from torch import nn
 
 from fedpfl.client import batched_evaluation
@@ -63,7 +63,7 @@ def smooth_models(monkeypatch):
         return build
 
     for name, width, dropout in (("smooth", 16, 0.0), ("smooth-wide", 24, 0.0), ("smooth-dropout", 16, 0.3)):
-        monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(width, dropout), None))
+        add_model(monkeypatch, name, builder(width, dropout))
 
 
 def run(tmp_path, name, clients_at_once, workers=0, **settings):
@@ -229,7 +229,7 @@ def test_clients_whose_predictions_depend_on_the_batch_are_tested_in_batches_of_
         norm = nn.BatchNorm1d(8, track_running_stats=False)
         return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc1=whole, norm=norm), nn.Linear(8, num_classes))
 
-    monkeypatch.setitem(registry.MODELS._entries, "batch", registry._Entry(build, None))
+    add_model(monkeypatch, "batch", build)
     sizes, scores = [], batched_evaluation.scores_of_many
 
     def noting(turns, forwards, members, samples, *others):

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, arrays, engine, federation, run_federation, simulate
+from support import FEW_SAMPLES, LocalGrid, add_model, arrays, engine, federation, run_federation, simulate
 from torch import nn
 
 import fedpfl
@@ -35,7 +35,7 @@ def kinds(monkeypatch):
         return build
 
     for name, widths in KINDS.items():
-        monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(builder(widths), None))
+        add_model(monkeypatch, name, builder(widths))
 
 
 @pytest.mark.parametrize("method", ["fedtgp", "lg-fedavg", "local"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from support import simulate
+from support import add_model, simulate
 from torch import nn
 
 from fedpfl.models import BaseHeadModel, registry
@@ -34,7 +34,7 @@ def test_personal_normalisation_helps_where_features_differ(tmp_path, monkeypatc
         base = registry.named(fc=nn.Linear(64, 32), norm=nn.BatchNorm1d(32), relu=nn.ReLU())
         return BaseHeadModel(base, nn.Linear(32, num_classes))
 
-    monkeypatch.setitem(registry.MODELS._entries, "normalised", registry._Entry(normalised, None))
+    add_model(monkeypatch, "normalised", normalised)
     # Every client has a measuring instrument of its own: another scale and another zero for each pixel.
     digits, client, rng = load_digits(), np.arange(1797) % 6, np.random.default_rng(0)
     scale, zero = rng.uniform(0.2, 2, (6, 1)), rng.normal(0, 0.5, (6, 64))

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import FEW_SAMPLES, LocalGrid, federation, simulate
+from support import FEW_SAMPLES, LocalGrid, add_model, federation, simulate
 from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.models import registry
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
@@ -77,7 +76,7 @@ def test_a_model_without_a_head_is_refused_by_server_and_clients(tmp_path, monke
         model.contiguous, model.ends_in_log_softmax = False, False
         return model
 
-    monkeypatch.setitem(registry.MODELS._entries, "headless", registry._Entry(headless, None))
+    add_model(monkeypatch, "headless", headless)
     with pytest.raises(ConfigError, match="model = 'headless': has no head"):
         assemble(Config.parse(federation(tmp_path, method=name, model="headless")), (1, 8, 8), 10)
     with pytest.raises(FedpflError, match="nodes 100, 101: model = 'headless': has no head"):

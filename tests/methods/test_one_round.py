@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support import simulate, softmax
+from support import add_model, simulate, softmax
 from torch import nn
 from torch.nn import functional as F
 
@@ -121,8 +121,8 @@ def of_common(arrays):
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    monkeypatch.setitem(registry.MODELS._entries, "two-layers", registry._Entry(two_layers, None))
-    monkeypatch.setitem(registry.MODELS._entries, "normalised", registry._Entry(normalised, None))
+    add_model(monkeypatch, "two-layers", two_layers)
+    add_model(monkeypatch, "normalised", normalised)
     rng = np.random.default_rng(5)
     client = np.repeat([0, 1, 2], [8, 12, 20])
     y = rng.integers(0, 3, 40)
@@ -989,7 +989,7 @@ def test_fedmrl(play, monkeypatch):
     def narrow(input_shape, num_classes):
         return BaseHeadModel(registry.named(flatten=nn.Flatten(), fc=nn.Linear(4, 2)), nn.Linear(2, num_classes))
 
-    monkeypatch.setitem(registry.MODELS._entries, "narrow", registry._Entry(narrow, None))
+    add_model(monkeypatch, "narrow", narrow)
     task = play("fedmrl", common_model="narrow")
     start = assembled(method="fedmrl", common_model="narrow")
     small = [k for k in start if k.startswith("common.")]

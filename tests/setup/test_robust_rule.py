@@ -84,7 +84,13 @@ def test_krum_takes_the_vectors_with_the_nearest_others():
         clusters = around + np.where(false_ones, -far, far)
         # Where one neighbour more or fewer in each sum chooses other vectors, of nine and of ten.
         line = np.random.default_rng(428).normal(size=count)[:, None] * far / 100
-        kinds = {"at 0": around, "far": around + far, "long": far + lengths * around, "clusters": clusters, "line": line}
+        kinds = {
+            "at 0": around,
+            "far": around + far,
+            "long": far + lengths * around,
+            "clusters": clusters,
+            "line": line,
+        }
         for kind, data in kinds.items():
             replies = list(data.astype(np.float32))
             wanted = by_hand_krum(replies, false)

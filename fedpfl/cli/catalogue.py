@@ -35,10 +35,10 @@ def methods_command(
         _print_advice(as_json)
         return
     from ..core import settings
-    from ..methods import find, known
+    from ..methods import find, with_custom
 
     load_app()
-    chosen = [find(name)] if name else [*known().values()]
+    chosen = [find(name)] if name else [*with_custom().values()]
     rows: list[dict[str, Any]] = [
         {
             "name": method.name,

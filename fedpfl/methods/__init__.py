@@ -23,13 +23,13 @@ __all__ = [
     "Method",
     "discover",
     "find",
-    "known",
     "method_class",
     "methods",
     "names",
     "own_settings",
     "settings_of_custom",
     "settings_of_methods",
+    "with_custom",
 ]
 
 # What can be (the beginning of) a key: lower-case letters and digits with dashes between them.
@@ -37,6 +37,8 @@ _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # Custom methods that :func:`find` has found: the value of the setting, the class, and a token that tells whether it is
 # current.
 _users_methods: dict[str, tuple[type[Method], int]] = {}
+# The module of an app's folder that has methods, as `fedpfl new` makes it.
+PARTS = "parts"
 
 
 @lru_cache(maxsize=1)
@@ -50,7 +52,7 @@ def methods() -> dict[str, type[Method]]:
     return dict(sorted(by_name.items()))
 
 
-def known() -> dict[str, type[Method]]:
+def with_custom() -> dict[str, type[Method]]:
     """Return every method that a setting can have settings of, by name: this package's and custom ones."""
     return {**methods(), **{method.name: method for method in _custom()}}
 
@@ -83,13 +85,13 @@ def own_settings(method: str) -> type[Any] | None:
     return next((user_method.Settings for user_method in _custom(look=False) if user_method.name == method), None)
 
 
-def discover(module: str = "parts") -> list[type[Method]]:
-    """Make the methods in a module of the app's folder known, if there is one; return them by name."""
-    if not user_code.has_module(module):
+def discover() -> list[type[Method]]:
+    """Make the methods in the module ``parts`` of the app's folder known, if there is one; return them by name."""
+    if not user_code.has_module(PARTS):
         return []
-    contents = vars(user_code.module("method", f"{module}:method"))
-    keys = [key for key, value in contents.items() if _is_method(value) and value.__module__ == module]
-    return sorted((find(f"{module}:{key}") for key in keys), key=lambda method: method.name)
+    contents = vars(user_code.module("method", f"{PARTS}:method"))
+    keys = [key for key, value in contents.items() if _is_method(value) and value.__module__ == PARTS]
+    return sorted((find(f"{PARTS}:{key}") for key in keys), key=lambda method: method.name)
 
 
 def _is_method(value: Any) -> bool:

@@ -169,15 +169,15 @@ class Grid:
         """Return the state of each run, by name."""
         return {run.name: self.store.state(run) for run in self.planned()}
 
-    def folders(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
-        """Return the folders of the runs, or of those of a column or row, each once and with the names of its cells."""
-        return [folder for _, folder in self._folders(column, row)]
+    def folders(self) -> list[RunFolder]:
+        """Return the folders of the runs, each once and with the names of its cells."""
+        return [folder for _, folder in self._folders()]
 
     def finished(self, column: str | None = None, row: str | None = None) -> list[RunFolder]:
-        """Return those of the folders whose runs have finished."""
+        """Return those of the folders, or of the folders of a column or row, whose runs have finished."""
         return [folder for run, folder in self._folders(column, row) if self.store.state(run) is State.FINISHED]
 
-    def _folders(self, column: str | None, row: str | None) -> Iterator[tuple[PlannedRun, RunFolder]]:
+    def _folders(self, column: str | None = None, row: str | None = None) -> Iterator[tuple[PlannedRun, RunFolder]]:
         places: dict[str, list[Place]] = {}
         runs = dict[str, PlannedRun]()
         for (of_row, of_column, _), run in self.runs.items():

@@ -32,9 +32,9 @@ class Column:
     digits: int = 1
 
 
-def lines_of(grid: Grid, column: str | None = None) -> list[Line]:
-    """Return a line for each cell of a grid, or of one of its columns, over all seeds."""
-    return [Line(row, other, grid.seeds) for row, other in grid.cells if column in (None, other)]
+def lines_of(grid: Grid) -> list[Line]:
+    """Return a line for each cell of a grid, over all seeds."""
+    return [Line(row, column, grid.seeds) for row, column in grid.cells]
 
 
 def cell_names(grid: Grid, chosen: bool = True) -> list[Column]:

@@ -243,15 +243,15 @@ def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
         yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {listed}."
 
 
-def counted(runs: Sequence[RunFolder], by: str = ACCURACY) -> tuple[Callable[[RunFolder], dict[str, float]], str]:
-    """Return the function of each client's accuracy, or another metric, in the round that counts, and the round's name.
+def counted(runs: Sequence[RunFolder]) -> tuple[Callable[[RunFolder], dict[str, float]], str]:
+    """Return the function of each client's accuracy in the round that counts, and the round's name.
 
     It is the round with the best validation score, or the last test unless all runs have such scores: in an analysis
     as in the table of the same runs.
     """
     if has_validation(runs):
-        return lambda run: run.history().chosen_test(by), "in the round with the best validation score"
-    return lambda run: run.history().last_test(by), "at the last test"
+        return lambda run: run.history().chosen_test(), "in the round with the best validation score"
+    return lambda run: run.history().last_test(), "at the last test"
 
 
 def untested(runs: Sequence[RunFolder]) -> Iterator[str]:

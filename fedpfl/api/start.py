@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 TWO = "a comparison needs two methods or more, or a setting to vary (--vary)"
 
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def _one_without_name(function: Callable[Given, Found]) -> Callable[Given, Found]:
+def _one_without_name(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Refuse arguments without a name, but for the first one, in a line."""
 
     @wraps(function)
-    def call(*arguments: Given.args, **named: Given.kwargs) -> Found:
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         if len(arguments) > 1:
             first = function.__code__.co_varnames[0]
             allowed = f'needs a name, as in dataset="digits"; only {first} may be given without one'

@@ -90,7 +90,7 @@ class Testbed(SuperLink):
         self._numbers = {name: number for number, name in enumerate(names)}
         self._keys = credentials.prepare(self._folder_of_keys, clients)
         limits = {name: BOARDS[bench.boards[name]] if name in bench.boards else board for name in names}
-        self._limits = {name: self._make_groups(of, self._numbers[name]) for name, of in limits.items() if of}
+        self._limits = {name: self._make_groups(limit, self._numbers[name]) for name, limit in limits.items() if limit}
         if worker:
             for device in names:
                 self._start_worker(device, app)

@@ -190,7 +190,7 @@ class BatchedTraining:
         taken, vectors = _taken(engine.sharing, [client.member for client in clients], rows is not None)
         share = (time.perf_counter() - begun) / len(clients)
         for place, client in enumerate(clients):
-            arrays = None if taken is None or client.member.given is not None else taken[place]
+            arrays = None if taken is None or client.member.start is not None else taken[place]
             answer = answers[client.number] = client.error or self._end(turns, client, share, arrays)
             if rows is not None and isinstance(answer, Payload):
                 if client.is_loaded:
@@ -283,7 +283,7 @@ def _is_over() -> None:
 
 def _taken(sharing: Sharing, members: Sequence[Member], stay: bool) -> tuple[list[TrainedArrays] | None, Tensor]:
     """Copy what clients have trained, all at once; with ``stay`` shared vectors stay. None where arrays are split."""
-    if type(sharing) is not Sharing or any(member.given is not None for member in members):
+    if type(sharing) is not Sharing or any(member.start is not None for member in members):
         return None, torch.empty(0)
 
     def together(names: Sequence[str]) -> dict[str, Tensor]:

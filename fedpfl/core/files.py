@@ -165,7 +165,7 @@ class Rounds:
 
     def __init__(self, path: Path, from_start: bool = False) -> None:
         self._path = path
-        self._at = path.stat().st_size if path.is_file() and not from_start else 0
+        self._position = path.stat().st_size if path.is_file() and not from_start else 0
 
     def new(self) -> list[dict[str, Any]]:
         """Return the rounds that were added since the last call."""
@@ -174,10 +174,10 @@ class Rounds:
         with self._path.open("rb") as file:
             size = file.seek(0, 2)
             # A resumed run first drops the rounds after its last checkpoint.
-            self._at = min(self._at, size)
-            file.seek(self._at)
+            self._position = min(self._position, size)
+            file.seek(self._position)
             complete, newline, _ = file.read().rpartition(b"\n")
-        self._at += len(complete) + len(newline)
+        self._position += len(complete) + len(newline)
         rounds = []
         for line in complete.splitlines():
             try:

@@ -67,7 +67,7 @@ class Description(NamedTuple):
     @property
     def inputs(self) -> str:
         """What goes into the model, in words."""
-        return _words(self.shape, self.vocabulary)
+        return _shape_in_words(self.shape, self.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def agree_with(config: Config, answers: Mapping[int, Payload], task: Mapping[str
     """Build the model of a run that is over; leave out the clients that have another task, data or model."""
     config, there, names = _with_whole_model(config), _Clients(answers, lambda total: 1), task.get("names", {})
     shape, vocabulary, division = shape_of(task["input_shape"]), task.get("vocabulary", 0), task.get("division")
-    run = _words(shape, vocabulary)
+    run = _shape_in_words(shape, vocabulary)
     there.leave_out({
         client: f"{OTHER_DATA}: {one.inputs}, the run had {run}"
         for client, one in there.told.items() if one.inputs != run
@@ -324,7 +324,7 @@ def _usual(values: Iterable[Any]) -> Any:
     return Counter(values).most_common(1)[0][0]
 
 
-def _words(shape: tuple[int, ...], tokens: int) -> str:
+def _shape_in_words(shape: tuple[int, ...], tokens: int) -> str:
     return f"{shown(shape)}{f' of {tokens} tokens' * bool(tokens)}"
 
 

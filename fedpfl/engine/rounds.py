@@ -85,7 +85,7 @@ class RoundLoop:
         own_loss: bool = False,
     ) -> None:
         self.rule = rule
-        self._own = None if type(rule).__module__.startswith("fedpfl.") else UserRule(rule)
+        self._user_rule = None if type(rule).__module__.startswith("fedpfl.") else UserRule(rule)
         self.settings = settings
         self.state_key = state_key
         self.extras = extras or Extras()
@@ -151,8 +151,8 @@ class RoundLoop:
         """End a round; return whether a listener ends the run."""
         for client, reason in self.round.failed.items():
             logger.log(WARNING, "round %d: client %d: %s", self.round.number, client, reason)
-        if self._own is not None:
-            self._own.round_ended(self.round.number)
+        if self._user_rule is not None:
+            self._user_rule.round_ended(self.round.number)
         self.sampling.end(self.round)
         state = self.state() if self.listeners else {}
         # Every listener sees the round, even if an earlier one ends the run.
@@ -178,8 +178,8 @@ class RoundLoop:
         """Choose clients; return the messages with which they train, the longest work first."""
         chosen = self.sampling.choose(self.rule, self.round)
         self.rule.begin_round(number, chosen)
-        if self._own is not None:
-            self._own.round_begun(number)
+        if self._user_rule is not None:
+            self._user_rule.round_begun(number)
         for listener in self.listeners:
             listener.round_started(self.rule, self.round, chosen)
         return self.requests(sorted(chosen, key=lambda client: -client.train_samples), number, TRAIN)
@@ -222,11 +222,11 @@ class RoundLoop:
     def _finish(self) -> None:
         """Have the rule end the round; note where it, or the server's step, leaves clients far from where they were."""
         rule, step, before = self.rule, self.rule.server_step, 0.0
-        watched = self._own is not None or step is not None
+        watched = self._user_rule is not None or step is not None
         if watched:
             before = largest_of(rule.shared)
         rule.finish_round()
-        if self._own is None:  # which looks at its own rule, and may have it remember infinity
+        if self._user_rule is None:  # which looks at its own rule, and may have it remember infinity
             self._require_finite_state()
         if not watched:
             return

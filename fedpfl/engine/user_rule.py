@@ -38,7 +38,7 @@ class UserRule:
     def __init__(self, rule: Rule) -> None:
         self._rule, self._name = rule, type(rule).__name__
         # Attributes that every rule has and restores by itself, or that this one names.
-        self._known = {*vars(Mean(rule.federation, rule.shared)), *rule.remembers, *HOOKS}
+        self._attributes = {*vars(Mean(rule.federation, rule.shared)), *rule.remembers, *HOOKS}
         self._watched = type(rule).state is Rule.state
         self._first: np.ndarray | None = np.array(rule.shared)
         self._begun: dict[str, int] = {}
@@ -145,7 +145,7 @@ class UserRule:
         """Return a checksum of each attribute of the rule's own."""
         marks = {}
         for name, value in vars(self._rule).items():
-            if name in self._known or hasattr(type(self._rule), name):  # such as a cached property
+            if name in self._attributes or hasattr(type(self._rule), name):  # such as a cached property
                 continue
             try:
                 marks[name] = zlib.crc32(pickle.dumps(value))

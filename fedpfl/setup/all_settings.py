@@ -35,7 +35,7 @@ def keys_of(method: str = "") -> list[str]:
 def _fields_of(method: str) -> dict[str, Field[Any]]:
     """Return the settings that all methods have, and those of a method, by key."""
     of_method = own_settings(method)
-    common = {key: of for _, cls in _common() for key, of in s.by_key(cls).items()}
+    common = {key: field for _, cls in _common() for key, field in s.by_key(cls).items()}
     return {**common, **(s.by_key(of_method, method) if of_method else {})}
 
 
@@ -45,16 +45,16 @@ def sections(look: bool = True) -> dict[str, dict[str, Field[Any]]]:
     titled[SEVERAL] = {}
     listed: set[str] = set()
     for name, cls in settings_of_methods(look).items():
-        of_method = {key: of for key, of in s.by_key(cls, name).items() if key not in listed}
-        titled[SEVERAL].update({key: of for key, of in of_method.items() if of.metadata["of"] == ""})
-        titled[f"{METHOD}{name}"] = {key: of for key, of in of_method.items() if of.metadata["of"] != ""}
+        of_method = {key: field for key, field in s.by_key(cls, name).items() if key not in listed}
+        titled[SEVERAL].update({key: field for key, field in of_method.items() if field.metadata["of"] == ""})
+        titled[f"{METHOD}{name}"] = {key: field for key, field in of_method.items() if field.metadata["of"] != ""}
         listed |= of_method.keys()
     return {title: section for title, section in titled.items() if section}
 
 
 def all_settings(look: bool = True) -> dict[str, Field[Any]]:
     """Return every setting of a run by key; ``look`` for methods in installed packages as well."""
-    return {key: of for section in sections(look).values() for key, of in section.items()}
+    return {key: field for section in sections(look).values() for key, field in section.items()}
 
 
 def owners() -> dict[str, tuple[str, ...]]:
@@ -132,13 +132,15 @@ def tagged(tag: str) -> frozenset[str]:
     """Return the keys of the settings with a tag (see ``setting``), those of custom methods that were found, too."""
     sections_of_custom = (s.by_key(cls, name) for name, cls in settings_of_custom().items())
     return _tagged(tag).union(
-        key for fields in sections_of_custom for key, of in fields.items() if tag in of.metadata["tags"]
+        key for fields in sections_of_custom for key, field in fields.items() if tag in field.metadata["tags"]
     )
 
 
 @lru_cache(maxsize=None)
 def _tagged(tag: str) -> frozenset[str]:
-    return frozenset(key for _, cls in _common() for key, of in s.by_key(cls).items() if tag in of.metadata["tags"])
+    return frozenset(
+        key for _, cls in _common() for key, field in s.by_key(cls).items() if tag in field.metadata["tags"]
+    )
 
 
 def places(values: Mapping[str, Any], keys: Collection[str] | None = None) -> dict[str, str]:

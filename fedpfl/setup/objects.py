@@ -83,11 +83,11 @@ def _importable(kind: str, thing: object) -> str | None:
     if not callable(thing):
         return None
     attribute = guarded(kind, article(thing), getattr)
-    name, of = attribute(thing, "__qualname__", ""), attribute(thing, "__module__", None)
-    reference = f"{of}:{name}"
-    if of in (None, "__main__") or not is_reference(reference):
+    name, module = attribute(thing, "__qualname__", ""), attribute(thing, "__module__", None)
+    reference = f"{module}:{name}"
+    if module in (None, "__main__") or not is_reference(reference):
         return None
-    named: Any = sys.modules.get(str(of))
+    named: Any = sys.modules.get(str(module))
     # Other processes find only modules on Python's path.
     if named is None or getattr(named, "__spec__", None) is None or getattr(named, "__file__", None) is None:
         return None

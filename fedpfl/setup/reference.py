@@ -75,12 +75,12 @@ def settings_page() -> str:
 def settings_stub() -> str:
     """Return ``fedpfl/api/settings.pyi``: types of all settings for editors."""
     types = {
-        key: "FunctionsOrNames" if key in functions() - tagged("server") else _type_of(of).removesuffix(" | float")
-        for key, of in all_settings().items()
+        key: "FunctionsOrNames" if key in functions() - tagged("server") else _type_of(field).removesuffix(" | float")
+        for key, field in all_settings().items()
     }
 
-    def fields(keys: Iterable[str], of: Mapping[str, str] = types) -> list[str]:
-        return [f"    {key.replace('-', '_')}: {of.get(key, 'Any')}" for key in keys]
+    def fields(keys: Iterable[str], kinds: Mapping[str, str] = types) -> list[str]:
+        return [f"    {key.replace('-', '_')}: {kinds.get(key, 'Any')}" for key in keys]
 
     arguments, of_run = ("method", "model", "dataset", "data", "num-clients"), ("output-dir", "seed", "run-name")
     of_arguments = (*arguments, "resume")

@@ -32,12 +32,12 @@ class RobustMean(RunningMean):
         super().__init__(len(start))
         self._start, self._settings = start, settings
         self._vectors: list[np.ndarray] = []
-        self._given: list[float] = []
+        self._client_weights: list[float] = []
 
     def add(self, vector: np.ndarray, weight: float, group: int | None = None) -> None:
         """Keep a vector."""
         self._vectors.append(vector)
-        self._given.append(weight)
+        self._client_weights.append(weight)
         self._weights += weight
 
     def add_trusted(self, vector: np.ndarray, weight: float) -> None:
@@ -46,12 +46,12 @@ class RobustMean(RunningMean):
 
     def total(self) -> np.ndarray:
         """Return the estimate times the weights of its vectors, plus the trusted vectors times theirs."""
-        total: np.ndarray = self._sum + sum(self._given) * self._estimate()
+        total: np.ndarray = self._sum + sum(self._client_weights) * self._estimate()
         return total
 
     def value(self) -> np.ndarray:
         """Return the estimate, in a mean with the trusted vectors if there are any: float32, shape (size,)."""
-        alone = self._weights == sum(self._given)
+        alone = self._weights == sum(self._client_weights)
         value: np.ndarray = self._estimate() if alone else self.total() / self._weights
         return value.astype(np.float32)
 
@@ -59,7 +59,7 @@ class RobustMean(RunningMean):
         settings, count = self._settings, len(self._vectors)
         false = count_false(settings.robust_false_share, count)
         if settings.robust_aggregation == "clip":
-            return clipped_mean(self._vectors, self._given, self._start)
+            return clipped_mean(self._vectors, self._client_weights, self._start)
         if settings.robust_aggregation == "krum":
             chosen = krum(self._vectors, self._start, false)
             return trimmed_mean([self._vectors[i] for i in chosen], 0)

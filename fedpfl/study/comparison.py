@@ -47,7 +47,7 @@ _FILE: dict[str, Any] = {
     "hashes": dict,
 }  # fmt: skip
 _KINDS = {list: "a list", int: "a whole number", (int, float): "a number", dict: "a table"}
-_OF = {"methods": "methods", "on": "tables of settings"}
+_LISTED = {"methods": "methods", "on": "tables of settings"}
 # Of runs with the setting new-clients.
 NEW = f"{run_numbers.NEW_CLIENTS}:local-train"
 # For people a column is in the largest of these units that its largest number reaches.
@@ -156,7 +156,7 @@ def from_file(path: Path) -> dict[str, Any]:
             raise ConfigError(key, value, f"{path.name}: must be {_KINDS[_FILE[key]]}")
     for key in ("methods", "on"):
         if not all(isinstance(entry, str if key == "methods" else dict) for entry in content.get(key, ())):
-            raise ConfigError(key, content[key], f"{path.name}: must be a list of {_OF[key]}")
+            raise ConfigError(key, content[key], f"{path.name}: must be a list of {_LISTED[key]}")
     for key in ("tune", "vary"):
         if wrong := [name for name, values in content.get(key, {}).items() if not isinstance(values, list)]:
             raise ConfigError(wrong[0], content[key][wrong[0]], f"{path.name}: {key}: must be a list of values")

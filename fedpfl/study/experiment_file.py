@@ -142,7 +142,7 @@ class ExperimentFile(_Part):
     settings: Settings = {}
     rows: Annotated[dict[str, TableRow], Field(min_length=1)]
     columns: Annotated[dict[str, TableColumn], Field(min_length=1)]
-    own: dict[str, dict[str, Settings]] = Field({}, alias="cells")
+    of_cells: dict[str, dict[str, Settings]] = Field({}, alias="cells")
     uncovered: list[_NotCovered] = Field([], alias="not-covered")
     unmeasured: list[_NoNumber] = Field([], alias="no-number")
     scales: dict[str, Scale] = Field(alias="scale")
@@ -234,14 +234,14 @@ class ExperimentFile(_Part):
         extent, of_column = self.scale(scale), self.columns[column]
         settings = {
             **self._bases.get(column, {}), **self.settings, **of_column.settings, **self.rows[row].settings,
-            **self.own.get(row, {}).get(column, {}), **extent.settings, **extent.column.get(column, {}),
+            **self.of_cells.get(row, {}).get(column, {}), **extent.settings, **extent.column.get(column, {}),
             **extent.row.get(row, {}), **more,
         }  # fmt: skip
         script, *arguments = extent.generate.get(column) or of_column.generate or [""]
         generate = (str(self._path.parent / script), *arguments) if script else ()
         choices = tuple(self.choices(scale, row, column, more))
         lines = {
-            f"rows.{row}": self.rows[row].settings, f"cells.{row}.{column}": self.own.get(row, {}).get(column, {}),
+            f"rows.{row}": self.rows[row].settings, f"cells.{row}.{column}": self.of_cells.get(row, {}).get(column, {}),
             f"columns.{column}": of_column.settings, f"scale.{scale}.row.{row}": extent.row.get(row, {}),
             f"scale.{scale}.column.{column}": extent.column.get(column, {}),
         }  # fmt: skip
@@ -326,8 +326,8 @@ def _check_names(experiment: ExperimentFile, file: str) -> None:
     for curve in experiment.curves:
         run_numbers.find_curve(curve)
     _check_known(f"{file}: relative-to", [experiment.relative_to] if experiment.relative_to else [], rows)
-    _check_known(f"{file}: cells", experiment.own, rows)
-    for row, cells in experiment.own.items():
+    _check_known(f"{file}: cells", experiment.of_cells, rows)
+    for row, cells in experiment.of_cells.items():
         _check_known(f"{file}: cells.{row}", cells, columns)
     for name, column in columns.items():
         run = [other for other in columns if not columns[other].pool]

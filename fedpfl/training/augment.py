@@ -46,7 +46,7 @@ def find(name: str, normalize: str = HALF) -> Augmentation | None:
         return None
     if name == FLIP_CROP:
         return flip_crop
-    return partial(_by_torchvision, name, transforms(name), normalize) if name in _BY_TORCHVISION else _own(name)
+    return partial(_by_torchvision, name, transforms(name), normalize) if name in _BY_TORCHVISION else _of_user(name)
 
 
 def transforms(name: str) -> Any:
@@ -91,7 +91,7 @@ def _by_torchvision(name: str, v2: Any, normalize: str, x: Tensor, rng: np.rando
     return transformed(x, transform, seed, normalize, "augmentation", name)
 
 
-def _own(name: str) -> Augmentation:
+def _of_user(name: str) -> Augmentation:
     function = user_code.guarded("augmentation", name, user_code.find("augmentation", name))
 
     def augment(x: Tensor, rng: np.random.Generator) -> Tensor:

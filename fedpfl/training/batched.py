@@ -56,13 +56,13 @@ class Member:
 
     ``arrays`` are those of the model, by name, and ``attributes`` what else its modules have for this client alone, by
     module and name. ``generator`` makes the source of a phase's random choices; ``draws`` is the state of torch's own,
-    or makes it. While ``given`` is there, the arrays are these, and the model has not held them yet.
+    or makes it. While ``start`` is there, the arrays are these, and the model has not held them yet.
     """
 
     samples: Samples
     generator: Callable[[int], np.random.Generator]
     draws: Callable[[], Tensor] | Tensor
-    given: RoundStart | None
+    start: RoundStart | None
     velocity: dict[int, dict[str, Tensor]] | None
     arrays: dict[str, Tensor] = field(default_factory=dict)
     attributes: dict[tuple[int, str], Any] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Turns:
 
     def take(self, member: Member) -> None:
         """Take a client's arrays and attributes out of the model."""
-        member.given = None
+        member.start = None
         member.arrays = {name: array.detach().clone() for name, array in self.arrays.items()}
         member.attributes = {}
         for place, (module, before) in enumerate(zip(self.modules, self._attributes)):
@@ -109,8 +109,8 @@ class Turns:
     @torch.no_grad()
     def put(self, member: Member) -> None:
         """Put a client's arrays and attributes into the model."""
-        if member.given is not None:
-            member.given.load()
+        if member.start is not None:
+            member.start.load()
         else:
             for name, array in self.arrays.items():
                 array.copy_(member.arrays[name])
@@ -118,11 +118,11 @@ class Turns:
 
     def stacked(self, members: Sequence[Member]) -> dict[str, Tensor]:
         """Return the arrays of clients, one behind the other."""
-        starts = [member.given for member in members]
+        starts = [member.start for member in members]
         first = starts[0]
         if first is None or any(one is None or not first.shared.same_as([one.shared]) for one in starts):
             for member in members:
-                if member.given is not None:
+                if member.start is not None:
                     self.put(member)
                     self.take(member)
             return {name: torch.stack([member.arrays[name] for member in members]) for name in self.arrays}
@@ -185,7 +185,7 @@ def run_phase_of_many(
     CannotStack
         The phases cannot run as one. The clients are as they were.
     """
-    before = [(member.arrays, member.attributes, member.draws, member.given) for member in members]
+    before = [(member.arrays, member.attributes, member.draws, member.start) for member in members]
     try:
         with _during(turns, phases, members), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # a loop over clients in one operation
@@ -203,7 +203,7 @@ def run_phase_of_many(
 def _go_back(turns: Turns, members: Sequence[Member], before: Sequence[tuple[Any, ...]]) -> None:
     turns.reset()
     for member, was in zip(members, before):
-        member.arrays, member.attributes, member.draws, member.given = was
+        member.arrays, member.attributes, member.draws, member.start = was
 
 
 @contextmanager
@@ -468,7 +468,7 @@ class _Run:
         arrays = [dict(zip(self.stacked, of_one)) for of_one in rows]
         moves = bool(self.settings.optimizer == "sgd" and self.settings.momentum and self.phase.learning_rate != 0)
         for index, (member, sizes) in enumerate(zip(self.members, self.sizes)):
-            member.given, member.arrays = None, arrays[index]
+            member.start, member.arrays = None, arrays[index]
             self.merged.write_back(index, self.changed)
             if moves and member.velocity is not None and self.velocity:
                 member.velocity[self.place] = {name: array[index].clone() for name, array in self.velocity.items()}
@@ -561,7 +561,7 @@ class _Batches:
         self._starts = np.concatenate([[0], np.cumsum(self._counts)])
         self._sizes, self._epoch, self._generators = sizes, epoch, generators
         self._orders = [np.zeros(0, np.int64)] * len(samples)
-        self._at = [0] * len(samples)
+        self._positions = [0] * len(samples)
         self._planned: deque[tuple[Tensor, Tensor]] = deque()
 
     def plan(self, steps: Sequence[tuple[Sequence[int], int]]) -> None:
@@ -582,10 +582,10 @@ class _Batches:
         for row, client in zip(places, clients):
             if tick % self._epoch[client] == 0:
                 self._orders[client] = self._generators[client].permutation(self._counts[client])
-                self._at[client] = 0
-            start = self._at[client]
+                self._positions[client] = 0
+            start = self._positions[client]
             row[:] = self._orders[client][start : start + size]
-            self._at[client] = start + size
+            self._positions[client] = start + size
         return places
 
     def next(self, clients: Sequence[int], tick: int) -> Batch:

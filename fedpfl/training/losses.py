@@ -142,7 +142,7 @@ def weighted_cross_entropy(outputs: Tensor, y: Tensor, reduction: str = "mean") 
 
 
 @lru_cache(maxsize=8)
-def _own(text: str, version: int) -> Criterion:
+def _of_user(text: str, version: int) -> Criterion:
     word = references.without_clients(text)
     users = user_code.find("loss", word)
     function, truth_first = user_code.guarded("loss", text, users, no_class=True), user_code.takes_truth_first(users)
@@ -164,7 +164,7 @@ def _own(text: str, version: int) -> Criterion:
 
 def own_loss(text: str) -> Criterion:
     """Return the user's function that a setting ``loss`` names: (model's numbers, labels) → mean, or each sample's."""
-    return _own(text, user_code.version())
+    return _of_user(text, user_code.version())
 
 
 def require_working(text: str, num_classes: int) -> None:

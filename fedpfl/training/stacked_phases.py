@@ -214,13 +214,13 @@ class MergedObject:
         self.leaves, self.arrays = leaves, arrays
         self.held: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self.cells: list[tuple[Any, Any]] = []
-        self._found: dict[tuple[int, ...], Any] = {}
+        self._made: dict[tuple[int, ...], Any] = {}
 
     def once(self, key: tuple[int, ...], maker: Maker) -> Any:
         """Return the object that was made before under a key, or make it: one object stays one."""
-        if key not in self._found:
-            self._found[key] = maker(self)
-        return self._found[key]
+        if key not in self._made:
+            self._made[key] = maker(self)
+        return self._made[key]
 
     def require_unchanged(self) -> None:
         """Raise ``CannotStack`` if the call has put something else into what clients hold."""

@@ -158,11 +158,11 @@ def _category_columns(features: Sequence[str]) -> dict[str, str]:
 
     As in mode=auto, mode=other of the column mode.
     """
-    words: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for feature in features:
         if match := re.fullmatch(f"(.*?){SIGN}(.*)", feature):
-            words.setdefault(match[1], []).append(match[2])
-    return {column: f"{column}{SIGN}{'|'.join(each[:-1])}" for column, each in words.items() if each[-1] == OTHER}
+            columns.setdefault(match[1], []).append(match[2])
+    return {column: f"{column}{SIGN}{'|'.join(each[:-1])}" for column, each in columns.items() if each[-1] == OTHER}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -100,15 +100,15 @@ class _Round:
     def row(self, number: int, board: str) -> list[object]:
         """Return a line of the file; what was not measured is empty."""
 
-        def known(value: float | None, digits: int = 1) -> object:
+        def rounded(value: float | None, digits: int = 1) -> object:
             return "" if value is None else round(value, digits or None)
 
         powered = self.powered > 0
         return [
-            number, board, known(self.seconds), known(self.joules if powered else None),
-            known(self.joules / self.powered if powered else None, 3), known(self.celsius),
-            known(min(1.0, self.busy / self.all) if self.all else None, 3), known(self.free, 0),
-            *(known(self.bytes[way] if self.all else None, 0) for way in ("in", "out")), self.reports,
+            number, board, rounded(self.seconds), rounded(self.joules if powered else None),
+            rounded(self.joules / self.powered if powered else None, 3), rounded(self.celsius),
+            rounded(min(1.0, self.busy / self.all) if self.all else None, 3), rounded(self.free, 0),
+            *(rounded(self.bytes[way] if self.all else None, 0) for way in ("in", "out")), self.reports,
         ]  # fmt: skip
 
 

@@ -102,7 +102,7 @@ class Link:
                 )
                 break
             except OSError as error:
-                reason = f"broker {self.where} cannot be reached ({_words(error)})"
+                reason = f"broker {self.where} cannot be reached ({_reason(error)})"
                 if isinstance(error, ssl.SSLCertVerificationError) or (until and time.monotonic() > until):
                     raise LinkError(reason) from error
                 self._complain(f"{reason}; trying again")
@@ -218,7 +218,7 @@ class Link:
 
     def _connect_failed(self, _client: paho.Client, _data: Any) -> None:
         error = sys.exc_info()[1]  # paho calls this while it handles the exception
-        self._complain(f"broker {self.where} cannot be reached ({_words(error)}); trying again")
+        self._complain(f"broker {self.where} cannot be reached ({_reason(error)}); trying again")
 
     def _disconnected(
         self, client: paho.Client, _data: Any, _flags: paho.DisconnectFlags, reason: ReasonCode, _properties: Any
@@ -277,7 +277,7 @@ def _presence(state: str, session: str) -> bytes:
     return f'{{"state": "{state}", "session": "{session}"}}'.encode()
 
 
-def _words(error: BaseException | None) -> str:
+def _reason(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     return str(error)

@@ -615,12 +615,12 @@ def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
 
 def _require_times(samples: FileSamples, column: str, cells: TextColumn, seconds: np.ndarray) -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
-    words = [*zip(cells.names, cells.first)]
-    no_times = [one for one, second in zip(words, seconds) if not np.isfinite(second)]
+    cell_and_row = [*zip(cells.names, cells.first)]
+    no_times = [one for one, second in zip(cell_and_row, seconds) if not np.isfinite(second)]
     _require_none(samples, column, no_times, "is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
     first = cells.names[0]
     form, other = ("ISO 8601", "a number") if is_number(first) else ("a number", "ISO 8601")
-    others = [(word, row) for word, row in words if is_number(word) != is_number(first)]
+    others = [(word, row) for word, row in cell_and_row if is_number(word) != is_number(first)]
     why = "times of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
     _require_none(samples, column, others, f"is {form}, and {first[:40]!r} is {other}: {why}")
 

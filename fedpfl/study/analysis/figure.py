@@ -120,7 +120,11 @@ class Distributions:
 
     def file(self) -> tuple[str, bytes]:
         """Return (ending, content) of a file with the numbers."""
-        return _csv(self.title, ["group", self.x_label], [[n, value] for n, of in self.groups.items() for value in of])
+        return _csv(
+            self.title,
+            ["group", self.x_label],
+            [[name, value] for name, group in self.groups.items() for value in group],
+        )
 
 
 @dataclass(frozen=True)

@@ -179,15 +179,15 @@ def _bounded(figure: Figure) -> tuple[Figure, str]:
         most = max(map(len, figure.groups.values()))
         # In order of size, so that the quartiles stay where they are.
         groups = {name: _some(sorted(values)) for name, values in figure.groups.items()}
-        return replace(figure, groups=groups), _of(most, MAX_POINTS, "points of a row, evenly spaced")
+        return replace(figure, groups=groups), _part(most, MAX_POINTS, "points of a row, evenly spaced")
     if isinstance(figure, Points):
         most = max((len(xs) for xs, _ in figure.series.values()), default=0)
         series = {name: (_some(xs), _some(ys)) for name, (xs, ys) in figure.series.items()}
         sizes: Mapping[str, Sequence[float]] = {name: _some(values) for name, values in figure.sizes.items()}
-        return replace(figure, series=series, sizes=sizes), _of(most, MAX_POINTS, "points of a name, evenly spaced")
+        return replace(figure, series=series, sizes=sizes), _part(most, MAX_POINTS, "points of a name, evenly spaced")
     if isinstance(figure, Division):
         # The first ones, since a client's place along the axis is its number.
-        return replace(figure, counts=figure.counts[:MAX_CLIENTS]), _of(
+        return replace(figure, counts=figure.counts[:MAX_CLIENTS]), _part(
             len(figure.counts), MAX_CLIENTS, "clients, the first"
         )
     if isinstance(figure, Heatmap):
@@ -195,7 +195,7 @@ def _bounded(figure: Figure) -> tuple[Figure, str]:
         values = figure.values[np.ix_(rows, columns)]
         names = [figure.rows[i] for i in rows], [figure.columns[i] for i in columns]
         most = max(len(figure.rows), len(figure.columns))
-        return replace(figure, values=values, rows=names[0], columns=names[1]), _of(
+        return replace(figure, values=values, rows=names[0], columns=names[1]), _part(
             most, MAX_CLIENTS, "rows, evenly spaced"
         )
     return figure, ""
@@ -210,5 +210,5 @@ def _spaced(count: int, most: int) -> np.ndarray:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
-def _of(count: int, most: int, what: str) -> str:
+def _part(count: int, most: int, what: str) -> str:
     return f"shown are {most:,} of {count:,} {what}" if count > most else ""

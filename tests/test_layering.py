@@ -187,13 +187,17 @@ from fedpfl.methods import methods
 assert methods() and "fedpfl.data" not in sys.modules
 import fedpfl.client.engine, fedpfl.bench.device.worker
 print(*sys.modules)
+import fedpfl.flower.fit
+print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
-    loaded = {*done.stdout.split()}
+    loaded, of_app = ({*line.split()} for line in done.stdout.splitlines())
     assert not {name.partition(".")[0] for name in loaded} & {"flwr", "ray"}
     # What it loads is what a worker compares with the app's.
     parts = {part_of(module) for module in loaded & MODULES.keys()}
     assert parts <= {*DEVICE_PACKAGES, "version", "fedpfl", "bench"}
+    # Nor does a ClientApp of the user's load the server's half.
+    assert not {part_of(module) for module in of_app & MODULES.keys()} & {"engine", "results", "study"}
 
 
 WITHOUT_TORCH = (

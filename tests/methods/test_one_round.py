@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedpfl.core.frozen import frozen
 from fedpfl.core.rng import generator
 from fedpfl.data.federation import federated_data
-from fedpfl.methods import fedala, fedas, fedgh, fedpac, fedtgp, fml, knn_per, pfedfda, pfedhn
+from fedpfl.methods import fedala, fedas, fedgh, fedpac, fedtgp, fml, ifca, knn_per, pfedfda, pfedhn
 from fedpfl.models import BaseHeadModel, registry
 from fedpfl.setup import server_step as server_step
 from fedpfl.setup.assembly import assemble
@@ -917,6 +917,12 @@ def test_ifca(play):
         task.check(index, lambda i, x, models=models: logits(models[best(i, models)], x))
         assert task.lines[index]["details"]["clusters"] == len({*choice.values()})
     assert len(chosen) > 1
+
+
+def test_a_client_of_ifca_sends_its_update_from_the_model_of_its_last_cluster():
+    # Both sides move it, so that a wrong sign would change no mean: but limits and noise would go by its length.
+    sent = ifca.moved(np.array([5.0, 7.0]), np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([True, False]))
+    assert sent.tolist() == [14.0, 7.0]
 
 
 def test_fml(play, monkeypatch):

@@ -15,7 +15,7 @@ from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.core.rng import generator
 from fedpfl.data import Dataset, DataSettings, FederatedData, partition
 from fedpfl.data.paper_partitioners import dirichlet_classes, dirichlet_equal, dirichlet_sizes, pathological
-from fedpfl.data.partitioners import Pool, label_permutation
+from fedpfl.data.partitioners import Pool, label_permutation, top_up
 
 
 def made(n: int, classes: int, test: int = 0, owners: int = 0, seed: int = 0) -> Dataset:
@@ -263,6 +263,19 @@ def test_many_clients_are_completed_rather_than_refused() -> None:
     q = np.random.default_rng(0).dirichlet(np.full(500, 0.1), size=10).T * 6000
     free = entropy(np.floor(q)[np.floor(q).sum(axis=1) > 0])
     assert abs(entropy(counts) - free) < 0.1
+
+
+def test_who_lacks_samples_gets_those_of_its_commonest_class_from_who_has_most_of_it() -> None:
+    counts, liking = np.array([[6, 2, 0], [5, 9, 0]]), np.array([[1, 1, 4], [1, 1, 3]])
+    assert top_up(counts, 2, liking).tolist() == [[4, 2, 2], [5, 9, 0]]
+    assert top_up(counts, 2, -liking).tolist() == [[6, 2, 0], [5, 7, 2]]
+    # The client in the middle has too small a share of both classes for a test sample.
+    labels, owner = np.repeat([0, 1] * 3, [330, 330, 3, 7, 300, 300]), np.repeat([0, 1, 2], [660, 10, 600])
+    test = np.repeat([0, 1], 20)
+    x, x_test = (np.zeros((len(y), 1), np.float32) for y in (labels, test))
+    data = Dataset.of("n", x, labels, x_test, test, owner, None, 2)
+    share = partition(data, DataSettings(partitioner="natural", split="given"), 3, 0)[1]
+    assert test[share.test - len(labels)].tolist() == [1]
 
 
 def test_partitions_never_change_silently() -> None:

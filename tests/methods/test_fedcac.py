@@ -102,6 +102,14 @@ def test_criticality_is_measured_from_what_the_client_received():
     assert strategy.masks.tolist() == [[False, True], [True, False]]
 
 
+def test_criticality_is_the_change_times_the_trained_value():
+    strategy = rule(Critical, [10, 1], (1, 1), share=0.5, beta=1e-3)
+    # |Δw·w| is 11 and 6, then 11 and 15.75; |Δw| alone is larger at the second value in both, |Δw| times what was sent
+    # at the first.
+    play(strategy, 1, {0: [11, 3], 1: [11, 4.5]})
+    assert strategy.masks.tolist() == [[True, False], [False, True]]
+
+
 def test_absent_clients_count_with_their_newest_and_unknown_ones_get_the_global_model():
     strategy = rule(Critical, [1, 1], (1, 1, 1), share=0.5, beta=100.0)
     play(strategy, 1, {0: [3, 1.5]})

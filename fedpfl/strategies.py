@@ -46,7 +46,9 @@ def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         attribute = getattr(import_module(f"{__package__}.flower.{_FUNCTIONS[name]}"), name)
     elif (method := _class(name)) is not None:
-        attribute = import_module(f"{__package__}.flower.strategy").of(method)
+        from .flower.strategy import of
+
+        attribute = of(method)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     globals()[name] = attribute

@@ -16,6 +16,11 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence, Tuple
 _Setting = Tuple[Callable[[], Any], Callable[[Any], Any]]
 
 
+def cores() -> list[int]:
+    """Return the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def _attribute(owner: Any, name: str) -> _Setting:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.files import private_folder
 from ..core.payload import Payload
+from ..core.process import cores
 from ..data import partition_counts
 from ..setup.all_settings import code_in
 from ..setup.config import Config
@@ -159,9 +159,4 @@ def default_workers(config: Config) -> int:
         return min(gpus, config.data.num_clients) if gpus > 1 else 0
     if trains_together(config):
         return 0
-    return min(max(1, cores() // max(1, config.training.threads)), config.data.num_clients)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(1, len(cores()) // max(1, config.training.threads)), config.data.num_clients)

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple, Protocol
 from ..core import user_code
 from ..core.errors import ConfigError
 from ..core.files import Rounds, locked, private_folder
+from ..core.process import cores
 from ..setup.all_settings import code_in
 from .grid import Grid
 from .run_store import PlannedRun, State, Store, unique
@@ -281,11 +282,10 @@ class Process:
 
 def _shares(jobs: int) -> list[Resources]:
     """Divide the cores among runs side by side; a single run may use all, and all may where cores cannot be chosen."""
-    can_pin = hasattr(os, "sched_getaffinity")
-    cores = sorted(os.sched_getaffinity(0)) if can_pin else list(range(os.cpu_count() or 1))
-    of_jobs = [cores[place::jobs] or [cores[place % len(cores)]] for place in range(jobs)]
+    ours, can_pin = cores(), hasattr(os, "sched_getaffinity")
+    of_jobs = [ours[place::jobs] or [ours[place % len(ours)]] for place in range(jobs)]
     chosen = [tuple(of_job) if can_pin and jobs > 1 else () for of_job in of_jobs]
-    return [Resources(cores, len(of_job)) for cores, of_job in zip(chosen, of_jobs, strict=True)]
+    return [Resources(pinned, len(of_job)) for pinned, of_job in zip(chosen, of_jobs, strict=True)]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import ContextManager
 import torch
 
 from ..core.errors import ConfigError
-from ..core.process import computing
+from ..core.process import computing, cores
 from .settings import TrainingSettings
 
 # The compute capability of NVIDIA's Ampere, the first GPUs that multiply bfloat16; newer PyTorch emulates it on others.
@@ -40,14 +40,10 @@ def computing_as(settings: TrainingSettings, threads: int) -> ContextManager[Non
 
 def threads_of(settings: TrainingSettings) -> int:
     """Return the number of threads of a client; ``ConfigError`` for more than any machine of this size can use."""
-    cores = _cores()
-    if settings.threads > THREADS_A_CORE * cores:
-        allowed = f"must be at most {THREADS_A_CORE * cores}, {THREADS_A_CORE} for each core of this machine"
+    most = THREADS_A_CORE * len(cores())
+    if settings.threads > most:
+        allowed = f"must be at most {most}, {THREADS_A_CORE} for each core of this machine"
         raise ConfigError("threads", settings.threads, allowed)
     asked = os.environ.get("OMP_NUM_THREADS", "")
     # By default as many as a simulation's clients have: the bits depend on it, and small models gain nothing from more.
     return settings.threads or (int(asked) if asked.isdecimal() and int(asked) else 1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

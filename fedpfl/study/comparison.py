@@ -281,7 +281,7 @@ def _costs(grid: ComparisonGrid, target: float) -> Table:
         return f"{len(grid.values(next(iter(names.values())), line.row, line.column))}/{len(grid.seeds)}"
 
     columns = [*cell_names(grid, chosen=False), *numbers, Column("reached", reached)]
-    note = "Up to the first test that reaches it, of the runs that do; MB both ways, tests included, s of training."
+    note = "Until the first test that reaches it, in the runs that do. MB: both ways, with tests. s: of training alone."
     title = f"Until {by} on test samples, mean over clients, is {target:g}"
     return in_lines(title, columns, lines_of(grid), note=note)
 

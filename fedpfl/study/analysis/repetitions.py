@@ -240,7 +240,7 @@ def other_code(runs: Sequence[RunFolder]) -> Iterator[str]:
         by.setdefault((written.get("fedpfl", ""), written.get("code", "")), []).append(name_of(run))
     if len(by) > 1:
         listed = ". ".join(f"{version} ({code[:6]}): {'; '.join(names)}" for (version, code), names in by.items())
-        yield f"These runs were made by different code of fedpfl, so their numbers may differ by it. {listed}."
+        yield f"Different versions of fedpfl's code made these runs, so their numbers may differ. {listed}."
 
 
 def counted(runs: Sequence[RunFolder]) -> tuple[Callable[[RunFolder], dict[str, float]], str]:

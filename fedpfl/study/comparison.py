@@ -213,17 +213,27 @@ def _by_data(grid: ComparisonGrid, number: Column, note: str) -> Table:
 
 
 def settings_used(grid: ComparisonGrid) -> Table:
-    """Return the settings that are no defaults, of all runs or of one row: for the appendix of a paper."""
+    """Return the settings that are no defaults, of all runs or of one row: for the appendix of a paper.
+
+    A value that not all data sets have is followed by those that have it.
+    """
     rows = list[list[TableCell]]()
-    of_row: dict[str, dict[str, list[str]]] = {}
-    for (row, *_), run in grid.runs.items():
+    of_row: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for (row, column, _), run in grid.runs.items():
         defaults = Config.parse({"method": run.settings["method"]}).flat()
         for key, value in run.settings.items():
             if key not in {"method", "seed", *tagged("idle")} and value != defaults.get(key):
                 shown = Path(str(value)).name if key in tagged("file") else value  # no path of this machine
-                of_row.setdefault(key, {}).setdefault(row, []).append(str(shown))
+                columns = of_row.setdefault(key, {}).setdefault(row, {}).setdefault(str(shown), [])
+                columns += [column] if column not in columns else []
     for key, each in sorted(of_row.items()):
-        texts = {row: ", ".join(dict.fromkeys(values)) for row, values in each.items()}
+        texts = {
+            row: ", ".join(
+                value if len(columns) == len(grid.columns) else f"{value} ({', '.join(columns)})"
+                for value, columns in values.items()
+            )
+            for row, values in each.items()
+        }
         same = len(texts) == len(grid.rows) and len({*texts.values()}) == 1
         rows += (
             [[key, "all", next(iter(texts.values()))]] if same else [[key, row, text] for row, text in texts.items()]

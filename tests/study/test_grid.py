@@ -5,7 +5,7 @@ from grids import Fake, Silent
 
 from fedpfl.core.errors import DamagedFile
 from fedpfl.study.analysis.repetitions import grouped
-from fedpfl.study.comparison import ComparisonGrid, tables
+from fedpfl.study.comparison import ComparisonGrid, settings_used, tables
 from fedpfl.study.execution import Execution, run_grid
 from fedpfl.study.run_store import State, Store
 from fedpfl.study.saved_grid import SavedGrid, saved_runs
@@ -55,6 +55,18 @@ def test_a_chosen_trial_is_measured_as_the_other_seeds_are(discard_models, tmp_p
     assert dict(zip(first.columns, first.rows[0], strict=True))["runs done"] == "2/2"
     left = [run for run in grid.planned() if any((tmp_path / "state").glob(f"{run.name}*"))]
     assert bool(left) is not discard_models
+
+
+def test_the_settings_for_an_appendix_name_the_data_sets_that_have_them(tmp_path):
+    data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}, "three": {"num-clients": 3, "dirichlet-alpha": 1.0}}
+    grid = ComparisonGrid(
+        {"ditto": "ditto", "local": "local"}, BASE, {}, 2, data, Store(tmp_path), {"ditto-pull": [0.3]}
+    )
+    rows = {tuple(row[:2]): row[2] for row in settings_used(grid).rows}
+    assert rows["num-clients", "all"] == "2 (few), 3 (many, three)"
+    assert rows["dirichlet-alpha", "all"] == "1.0 (three)"
+    assert rows["num-server-rounds", "all"] == "1"
+    assert [text for (key, _), text in rows.items() if key == "ditto-pull"] == ["0.3"]
 
 
 def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):

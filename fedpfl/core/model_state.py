@@ -184,7 +184,7 @@ class MethodState:
         return changes
 
     def changed_outside(self) -> list[str]:
-        """Return what the method's code has changed in its class and in global variables; each is told of once."""
+        """Return the changes of the method's code to its class and to global variables; each is told of once."""
         changes = self._outside.changed()
         if changes:
             self._outside = OutsideState([])

@@ -361,7 +361,7 @@ class FederatedData:
         return self._scalings[whose]
 
     def preparation(self, i: int) -> dict[str, np.ndarray]:
-        """Return what brings client ``i``'s samples into the form its model takes: ``fill``, mean and deviation."""
+        """Return the numbers that scale client ``i``'s samples for its model: ``fill``, mean and deviation."""
         from fedpfl.data.scaling import FILL
 
         scaling = self.scaling(i)

@@ -167,7 +167,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 
 
 def _spelt_usually(name: str) -> str:
-    """Return what names have in common that are one name, or one number (01, 1, 1.0, 1e0), to a reader."""
+    """Return the common form of names that a reader takes for one name, or one number (01, 1, 1.0, 1e0)."""
     usual = _in_usual_form(name)
     return repr(Decimal(usual).normalize()) if _NUMBER.fullmatch(usual) else usual
 

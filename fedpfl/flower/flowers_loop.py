@@ -219,7 +219,7 @@ def _alike(name: str, of_replies: Sequence[_Value]) -> tuple[list[_Value], dict[
 
 
 def bounded(weights: Sequence[float], most_share: float = 1.0) -> list[float]:
-    """Return what replies count by nodes' own words, see :func:`mean_of_metrics`."""
+    """Return the weights of replies, from nodes' own words: see :func:`mean_of_metrics`."""
     most = min(most_by_median(weights), largest_weight(weights, most_share))
     return [min(weight, most) for weight in weights]
 

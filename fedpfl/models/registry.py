@@ -81,7 +81,7 @@ class BaseHeadModel(nn.Module):
 
 
 def called(model: nn.Module) -> str:
-    """Return what errors call a model: the setting that names it, or else its class."""
+    """Return a model's name in errors: the setting that names it, or else its class."""
     return getattr(model, "called", "") or type(model).__name__
 
 

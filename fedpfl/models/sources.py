@@ -45,7 +45,7 @@ def sources() -> dict[str, Callable[[str], bool]]:
 
 
 def choices() -> list[str]:
-    """Return what users may write: auto, and the names of the models of this package and of installed packages."""
+    """Return the names that users may write: auto, and those of the models of this package and of installed ones."""
     from .registry import names
 
     return [AUTO, *names()]

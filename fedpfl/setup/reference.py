@@ -270,6 +270,6 @@ def _allowed(field: dataclasses.Field[object]) -> str:
 
 
 def meaning(field: dataclasses.Field[object]) -> str:
-    """Return what a setting means, and the values that it accepts."""
+    """Return a setting's meaning, and the values that it accepts."""
     allowed = _allowed(field)
     return str(field.metadata["doc"]) + ("" if allowed in ("", "true, false") else f" ({allowed})")

@@ -96,7 +96,7 @@ class ComparisonGrid(Grid):
 
 
 def _after_the_end(settings: Mapping[str, Any]) -> frozenset[str]:
-    """Return what is measured after a run: clients that it holds out, where its method has a model for them."""
+    """Return the measurements after a run: of clients that it holds out, where its method has a model for them."""
     if not settings.get("new-clients"):
         return frozenset()
     config = Config.parse(dict(settings))

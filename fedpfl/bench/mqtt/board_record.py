@@ -42,7 +42,7 @@ class BoardTotals(NamedTuple):
 
 
 def boards(run: Path) -> list[BoardTotals]:
-    """Return what each board of a run needed, by name; nothing of a run without ``boards.csv``.
+    """Return the needs of each board of a run, by name; nothing of a run without ``boards.csv``.
 
     A round that was repeated after a resume counts as often as it was carried out. Raise :class:`DamagedFile` for a
     file that is none of this program's.

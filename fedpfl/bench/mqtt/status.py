@@ -124,7 +124,7 @@ class Board:
             self._clients[parts[-1]] = dict(values)
 
     def render(self) -> RenderableType:
-        """Return what the terminal shows."""
+        """Return the terminal's content."""
         from rich.console import Group
         from rich.text import Text
 
@@ -132,7 +132,7 @@ class Board:
         return Group(Text(self.headline()), self._draw_nodes(), self._draw_rounds(), self._draw_clients(), Text(log))
 
     def headline(self) -> str:
-        """Return what the run and the bridge are doing."""
+        """Return the state of the run and of the bridge."""
         run = self.run
         text = f"run {run.get('run', '–')}: {run.get('state', 'none seen')}"
         if run.get("round") is not None:
@@ -146,7 +146,7 @@ class Board:
         return "silent" if state == "online" and self._clock() - heard > SILENT_SECONDS else state
 
     def devices(self) -> list[dict[str, Any]]:
-        """Return what is known of each device, by its name.
+        """Return the state of each device, by its name.
 
         That is ``state``, the highest ``temperature`` (°C), free ``memory`` (MiB), ``power`` (mW), and how many seconds
         ago the device was ``heard``; None where it is not reported, or was not heard yet.

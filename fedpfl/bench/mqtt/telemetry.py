@@ -31,7 +31,7 @@ POSSIBLE: Mapping[str, tuple[float, float]] = {
 
 
 def read(root: Path = Path("/")) -> dict[str, Any]:
-    """Return what this machine reports; processor and network count from its start."""
+    """Return this machine's report; processor and network count from its start."""
     values = {
         "temperature_c": _highest(_temperatures(root / "sys")),
         "memory_mib": dict(_memory(root / "proc" / "meminfo")),

@@ -438,7 +438,7 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
 def _no_numbers(
     line: int, names: Sequence[str], features: Sequence[int], cells: Sequence[str], settings: DataSettings
 ) -> list[Fault]:
-    """Return what is wrong with the cells of a row that must be numbers."""
+    """Return the faults of a row's cells that must be numbers."""
     gaps = [] if settings.fills_gaps else [place for place in features if _is_gap(cells[place])]
     faults = [Fault(line, names[place], _EMPTY, cures=(_FILLED,)) for place in gaps]
     no_text = [place for place in features if _is_gap(cells[place]) or cells[place].strip().lower() in TRUTH]

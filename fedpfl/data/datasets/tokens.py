@@ -77,7 +77,7 @@ def _of_hugging_face(text: str, tokenizer: Any, name: str) -> Tokenizer:
 
 
 def decoder(text: str) -> Callable[[Sequence[int]], str] | None:
-    """Return what makes texts of the tokenizer's numbers: its attribute ``decode``, if it has one."""
+    """Return the tokenizer's attribute ``decode``, which makes texts of its numbers, if it has one."""
     path = Path(text).expanduser()
     tokenizer = (
         user_code.find("tokenizer", text) if references.is_reference(text) else _read(text, content_of(path, MAX_FILE))

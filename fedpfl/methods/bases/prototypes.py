@@ -165,7 +165,7 @@ class PrototypeMethod(Method):
         return class_by_width(model)
 
     def description(self, model: nn.Module) -> Forward:
-        """Return what describes a sample, whose means over the samples of a class are sent. Default: the base."""
+        """Return the part that describes a sample; means over the samples of a class are sent. Default: the base."""
         return cut(model).base
 
     @property
@@ -198,7 +198,7 @@ class PrototypeMethod(Method):
 
 @torch.no_grad()
 def by_class(local: LocalRound, description: Forward | None = None) -> tuple[Tensor, Tensor]:
-    """Return what describes the training samples, by default their features, and a one-hot row for each."""
+    """Return descriptions of the training samples, by default their features, and a one-hot row for each."""
     x, y = local.samples
     model = local.model.eval()
     features = predict(description or cut(model).base, x).double()

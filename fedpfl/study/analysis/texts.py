@@ -90,7 +90,7 @@ def write(
 
 
 def reader(data: FederatedData, tokenizer: str) -> Callable[[Sequence[int]], str]:
-    """Return what makes a text of tokens: by the tokenizer, by the tokens' names, or else their numbers."""
+    """Return the function from tokens to a text: by the tokenizer, the tokens' names, or else their numbers."""
     of_tokenizer = decoder(tokenizer) if tokenizer else None
     if of_tokenizer is not None:
         return of_tokenizer

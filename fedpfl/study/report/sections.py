@@ -246,7 +246,7 @@ def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 
 def _division(run: RunFolder) -> str | None:
-    """Return what runs have in common whose clients are the same; None where clients have data of their own."""
+    """Return the key of a run's clients, which runs share whose clients are the same; None for data of their own."""
     task = run.task()
     return None if task.get("division") is None else clients_key(task, run.config())
 

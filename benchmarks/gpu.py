@@ -114,7 +114,7 @@ class Record:
         card = torch.cuda.get_device_name() if cuda else ""
         self.values: dict[str, Any] = {"seed": options.seed, "date": time.strftime("%Y-%m-%d"), "seconds": 0.0,
                                        "parts": {}, "errors": {}, "took": {}}  # fmt: skip
-        self.found: dict[str, Any] = {
+        self.results: dict[str, Any] = {
             "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]), "commit": options.commit,
             "processor": f"{card}; {os.cpu_count()} cores of {cpu_model()}".removeprefix("; "),
             "versions": {
@@ -144,7 +144,7 @@ class Record:
         print(f"{name}: {json.dumps(self.values['parts'].get(name) or self.values['errors'][name])}", flush=True)
         self.values["seconds"] = round(time.monotonic() - self._begun, 1)
         if self._path:
-            self._path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+            self._path.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
 
 
 def _driver() -> str:

@@ -34,12 +34,12 @@ def stretches(x: np.ndarray, client: np.ndarray) -> np.ndarray:
     half = x.shape[2] // 2
     starts = {(client[i], x[i, :, :half].tobytes()): i for i in range(len(x))}
     following = [starts.get((client[i], x[i, :, half:].tobytes())) for i in range(len(x))]
-    found = np.full(len(x), -1)
+    stretches = np.full(len(x), -1)
     for first in sorted(set(range(len(x))) - set(following)):
-        at: int | None = first
-        while at is not None and found[at] < 0:
-            found[at], at = first, following[at]
-    return found
+        window: int | None = first
+        while window is not None and stretches[window] < 0:
+            stretches[window], window = first, following[window]
+    return stretches
 
 
 def for_tests(y: np.ndarray, client: np.ndarray, stretch: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -57,11 +57,11 @@ def for_tests(y: np.ndarray, client: np.ndarray, stretch: np.ndarray, rng: np.ra
     """
     chosen = np.zeros(len(y), bool)
     for person, activity in sorted({*zip(client.tolist(), y.tolist(), strict=True)}):
-        own = np.flatnonzero((client == person) & (y == activity))
-        wanted = TEST_SHARE * len(own)
-        for number in rng.permutation(np.unique(stretch[own]))[1:]:
-            more = own[stretch[own] == number]
-            if abs(chosen[own].sum() + len(more) - wanted) < abs(chosen[own].sum() - wanted):
+        windows = np.flatnonzero((client == person) & (y == activity))
+        wanted = TEST_SHARE * len(windows)
+        for number in rng.permutation(np.unique(stretch[windows]))[1:]:
+            more = windows[stretch[windows] == number]
+            if abs(chosen[windows].sum() + len(more) - wanted) < abs(chosen[windows].sum() - wanted):
                 chosen[more] = True
     return chosen
 

@@ -37,12 +37,12 @@ class Images:
 
 def processes() -> list[Path]:
     """Return the folders in /proc of this process and of all that it has started."""
-    found = [Path("/proc/self").resolve()]
-    for folder in found:
+    folders = [Path("/proc/self").resolve()]
+    for folder in folders:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             for thread in (folder / "task").iterdir():
-                found += [Path("/proc", pid) for pid in (thread / "children").read_text().split()]
-    return found
+                folders += [Path("/proc", pid) for pid in (thread / "children").read_text().split()]
+    return folders
 
 
 def memory(folder: Path, file: str, key: str) -> int:

@@ -29,14 +29,14 @@ def by_whole_model(folder: RunFolder) -> dict[int, float]:
     """Return each client's accuracy by the run's whole model."""
     config, clients = folder.parsed(), int(folder.described()["clients"])
     data, model = federated_data(config.data, clients, config.run.seed), Run(folder).model().eval()
-    found = {}
+    accuracies = {}
     for client in range(clients):
         train, test = data.train(client), data.test(client)
         absent = ~torch.isin(torch.arange(data.num_classes), train.y)
         with torch.no_grad():
             said = model(test.x).masked_fill(absent, 0).argmax(1)
-        found[client] = float((said == test.y).float().mean())
-    return found
+        accuracies[client] = float((said == test.y).float().mean())
+    return accuracies
 
 
 def main() -> None:

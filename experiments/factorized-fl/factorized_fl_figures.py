@@ -62,10 +62,10 @@ def clients(data_dir: str, seed: int) -> tuple[dict[str, Samples], Samples]:
     first, second = order[:TRAIN], order[TRAIN : 2 * TRAIN]
     here = images(mnist.x_train[second], mnist.y_train[second])
     renamed = Samples(here.x, torch.from_numpy(rng.permutation(10))[here.y])
-    found = {"": images(mnist.x_train[first], mnist.y_train[first]), SECOND[0]: here, SECOND[1]: renamed}
-    found[SECOND[2]] = images(other.x_train[others], other.y_train[others])
+    parts = {"": images(mnist.x_train[first], mnist.y_train[first]), SECOND[0]: here, SECOND[1]: renamed}
+    parts[SECOND[2]] = images(other.x_train[others], other.y_train[others])
     assert mnist.x_test is not None and mnist.y_test is not None  # MNIST has a test set
-    return found, images(mnist.x_test[:TEST], mnist.y_test[:TEST])
+    return parts, images(mnist.x_test[:TEST], mnist.y_test[:TEST])
 
 
 def base_of(model: nn.Module) -> Arrays:
@@ -116,7 +116,7 @@ def measure(kind: str, data: dict[str, Samples], test: Samples, seed: int, epoch
     """Return the numbers of each epoch with one kind of second client."""
     samples = [data[""], data[kind]]
     alone, joined, factors = (pair_of(seed, factorised) for factorised in (False, False, True))
-    found: dict[str, list[float]] = {"updates": [], "accuracy": [], "u": [], "v": []}
+    distances: dict[str, list[float]] = {"updates": [], "accuracy": [], "u": [], "v": []}
     for number in range(1, epochs + 1):
         before = [base_of(model) for model in alone]
         epoch(alone, samples, seed, number)
@@ -124,17 +124,17 @@ def measure(kind: str, data: dict[str, Samples], test: Samples, seed: int, epoch
             {name: array - old[name] for name, array in base_of(model).items()}
             for model, old in zip(alone, before, strict=True)
         ]
-        found["updates"].append(distance(*moved))
+        distances["updates"].append(distance(*moved))
         epoch(joined, samples, seed, number)
         epoch(factors, samples, seed, number)
         for name, selected in (("u", is_u), ("v", is_v)):
             arrays = [{key: array for key, array in base_of(model).items() if selected(key)} for model in factors]
-            found[name].append(distance(*arrays))
+            distances[name].append(distance(*arrays))
         if number % MERGE == 0:
             merge(joined)
             merge(factors, "u")
-        found["accuracy"].append(accuracy(joined[0], test))
-    return {name: [round(value, 3) for value in values] for name, values in found.items()}
+        distances["accuracy"].append(accuracy(joined[0], test))
+    return {name: [round(value, 3) for value in values] for name, values in distances.items()}
 
 
 def main() -> None:
@@ -147,13 +147,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     data, test = clients(options.data_dir, options.seed)
-    found = {kind: measure(kind, data, test, options.seed, options.epochs) for kind in SECOND}
+    measured = {kind: measure(kind, data, test, options.seed, options.epochs) for kind in SECOND}
     for number in ("updates", "accuracy", "u", "v"):
         print(f"\n{number}: | " + " | ".join(map(str, range(1, options.epochs + 1))))
-        for kind, values in found.items():
+        for kind, values in measured.items():
             print(f"{kind} | " + " | ".join(f"{value:g}" for value in values[number]))
     if options.json:
-        options.json.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+        options.json.write_text(json.dumps(measured, ensure_ascii=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

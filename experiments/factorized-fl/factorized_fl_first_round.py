@@ -61,15 +61,15 @@ def main() -> None:
         dataset="cifar10", data_dir=options.data_dir, partitioner="dirichlet-client", dirichlet_alpha=0.5,
         split="given", train_samples=400, test_samples=100, permute_labels=True,
     )  # fmt: skip
-    found: dict[str, dict[str, list[float]]] = {"fresh statistics": {}, "those of the client before": {}}
+    accuracies: dict[str, dict[str, list[float]]] = {"fresh statistics": {}, "those of the client before": {}}
     for seed in SEEDS:
         data = FederatedData(settings, CLIENTS, seed)
-        for continued, values in enumerate(found.values()):
+        for continued, values in enumerate(accuracies.values()):
             values[f"seed {seed}"] = [round(accuracy(data, seed, bool(continued)), 2)]
-    for kind, values in found.items():
+    for kind, values in accuracies.items():
         print(f"{kind}: " + ", ".join(f"{name} {value[0]:.1f}" for name, value in values.items()))
     if options.json:
-        options.json.write_text(json.dumps(found), encoding="utf-8")
+        options.json.write_text(json.dumps(accuracies), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,13 +39,13 @@ KINDS = {
 
 def epochs() -> dict[str, tuple[Config, nn.Module, Phase]]:
     """Return an epoch of each kind: settings, model and phase."""
-    found = {}
+    by_name = {}
     for names, settings in KINDS.items():
         config = Config.parse({**SETTINGS, "method": "feddecomp", **settings})
         model, _ = assemble(config, SHAPE, CLASSES)
         phases = config.method.schedule(cast(LocalRound, None))  # neither method's schedule depends on the client
-        found |= {name: (config, model, replace(phase, epochs=1)) for name, phase in zip(names, phases, strict=True)}
-    return found
+        by_name |= {name: (config, model, replace(phase, epochs=1)) for name, phase in zip(names, phases, strict=True)}
+    return by_name
 
 
 def main() -> None:
@@ -63,17 +63,17 @@ def main() -> None:
             before = time.process_time()
             run_phase(model, phase, samples, config.training, generator(1, "cost", turn))
             seconds[name].append(time.process_time() - before)
-    found = {}
+    costs = {}
     for name, (_, model, phase) in kinds.items():
         sizes = {key: param.numel() / 1000 for key, param in model.named_parameters()}
-        found[name] = {
+        costs[name] = {
             "thousands of values stored": [round(sum(sizes.values()), 1)],
             "of these trained": [round(sum(size for key, size in sizes.items() if phase.train(key)), 1)],
             "CPU seconds": [round(statistics.median(seconds[name]), 2)],
         }
-        print(f"{name}: " + ", ".join(f"{what} {value:g}" for what, (value,) in found[name].items()))
+        print(f"{name}: " + ", ".join(f"{what} {value:g}" for what, (value,) in costs[name].items()))
     if options.json:
-        options.json.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+        options.json.write_text(json.dumps(costs, ensure_ascii=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ def oracle(planted: Planted) -> np.ndarray:
     for hidden in planted.weights:
         moments.add(hidden.T)
     correlation = moments.correlation()
-    found = principal_axis(correlation, number_of_factors(correlation, KAPPA))
-    return shared_channels(found.communalities, 1 - planted.split.mean()).astype(np.uint8)
+    factors = principal_axis(correlation, number_of_factors(correlation, KAPPA))
+    return shared_channels(factors.communalities, 1 - planted.split.mean()).astype(np.uint8)
 
 
 def method_of(split: str, folder: Path, share: float) -> dict[str, Any]:
@@ -210,9 +210,9 @@ def recover(
     return splits
 
 
-def recovered(found: np.ndarray, true: np.ndarray) -> float:
+def recovered(split: np.ndarray, true: np.ndarray) -> float:
     """Return the share of the neurons that are on their true side."""
-    return float((found == true).mean())
+    return float((split == true).mean())
 
 
 def by_chance(p: float) -> float:
@@ -240,7 +240,7 @@ def print_recovery(
     settings: list[tuple[float, float]], options: argparse.Namespace
 ) -> dict[str, dict[str, list[float]]]:
     """Print how much of the planted split is recovered, and return it in percent."""
-    found = {}
+    recovery = {}
     print("| α | p | noise | " + " | ".join(RECOVERY) + " |\n" + "|---" * (3 + len(RECOVERY)) + "|")
     for alpha, p in settings:
         planted = plant(alpha, p, options.seed, options.clients)
@@ -255,8 +255,8 @@ def print_recovery(
             ]  # fmt: skip
             print(f"| {alpha} | {p} | {noise} | {' | '.join(map(percent, shares))} |", flush=True)
             values = [[round(100 * share, 1)] for share in shares]
-            found[f"α {alpha}, p {p}, noise {noise}"] = dict(zip(RECOVERY, values, strict=True))
-    return found
+            recovery[f"α {alpha}, p {p}, noise {noise}"] = dict(zip(RECOVERY, values, strict=True))
+    return recovery
 
 
 def print_worth(settings: list[tuple[float, float]], options: argparse.Namespace) -> None:
@@ -299,9 +299,9 @@ def main() -> None:
         write(plant(options.alpha[0], options.p[0], options.seed, options.clients), options.write, options.seed)
         return
     settings = [(0.4, p) for p in options.p] + [(alpha, 0.5) for alpha in options.alpha]
-    found = print_recovery(settings, options)
+    recovery = print_recovery(settings, options)
     if options.json:
-        options.json.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+        options.json.write_text(json.dumps(recovery, ensure_ascii=False), encoding="utf-8")
     if options.train:
         print()
         print_worth(settings, options)

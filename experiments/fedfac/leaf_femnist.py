@@ -23,11 +23,11 @@ SIDE, CLASSES = 28, 62
 
 def files_of(folder: Path) -> list[Path]:
     """Return LEAF's files below a folder, in order."""
-    found = [file for part in ("train", "test") for file in sorted((folder / part).glob("*.json"))]
-    found = found or sorted(folder.glob("*.json"))
-    if not found:
+    files = [file for part in ("train", "test") for file in sorted((folder / part).glob("*.json"))]
+    files = files or sorted(folder.glob("*.json"))
+    if not files:
         sys.exit(f"leaf_femnist.py: {folder}: no json files; LEAF's preprocess.sh writes train/*.json and test/*.json")
-    return found
+    return files
 
 
 def samples_of(writer: str, content: Any, where: Path) -> tuple[np.ndarray, np.ndarray]:

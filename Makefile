@@ -224,8 +224,8 @@ test-arm64: install packages ## jetson/install.sh for real, on an emulated Corte
 	PYTHON=$(abspath $(BIN)/python) tests/jetson/arm64.sh
 
 test-playbook: TOOLS := systemctl=systemd sshd=openssh-server sudo chronyd=chrony mosquitto dbus-daemon=dbus ip=iproute2
-test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, a quarter of an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook tests/deployment/test_playbook.py
+test-playbook: install packages ## deploy/ansible applied to a laptop and two boards in namespaces; needs root, an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -x -m playbook --timeout 3600 tests/deployment/test_playbook.py
 
 clean: ## remove the virtual environments
 	rm -rf $(VENV) build/flower-*

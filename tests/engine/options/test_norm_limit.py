@@ -97,7 +97,10 @@ def test_later_limits_follow_from_the_medians_of_accepted_norms_in_the_last_roun
     for number in range(3, 6):
         assert not play(limit, made, number, {i: [10, 1, 0, 0] for i in range(3)})
     # The median of 20, 400, 1, 1, 1; what was sent has a norm of 10.
-    assert play(limit, made, 6, {0: [10, 40, 0, 0], 1: [10, 41, 0, 0]}).keys() == {1}
+    for number in range(6, 9):
+        assert play(limit, made, number, {0: [10, 40, 0, 0], 1: [10, 41, 0, 0]}).keys() == {1}
+    # Five rounds count: 1, 1, 40, 40, 40. One round more or fewer, or the last one alone, would have moved the limit.
+    assert play(limit, made, 9, {0: [10, 799, 0, 0], 1: [10, 801, 0, 0]}).keys() == {1}
 
 
 def test_one_of_two_clients_does_not_raise_the_limit():

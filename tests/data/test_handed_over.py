@@ -651,6 +651,11 @@ def test_labels_may_be_names(form):
             read(FORMS[form](labels), class_names="sit, stand")
 
 
+def test_whole_numbers_without_a_vocabulary_are_told_where_python_takes_one():
+    with pytest.raises(DataError, match=r"or, with fedpfl\.Dataset\.of\(…, vocabulary=N\), whole numbers n×length"):
+        read((np.ones((6, 4), np.int64), Y[:6]))
+
+
 @pytest.mark.parametrize("names", ["1 2 3", "2 1 0", "0 1 2"])
 def test_digits_that_are_names_of_classes_go_by_name(names, tmp_path):
     names, labels = tuple(names.split()), np.array(["1", "2"])[Y]

@@ -201,7 +201,7 @@ def samples_of(
     """
     expected = (
         f"must be uint8 n×H×W or n×H×W×C (images), float32 n×features{', n×C×H×W' * planes} or n×channels×length, or, "
-        "with an array vocabulary, whole numbers n×length"
+        f"with {'fedpfl.Dataset.of(…, vocabulary=N)' if planes else 'an array vocabulary'}, whole numbers n×length"
     )
     if vocabulary:
         x = _tokens(x, where, vocabulary)

@@ -42,9 +42,8 @@ def clients(lines: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> DataF
     if names:
         rows = [{**row, "name": names[row["client"]]} for row in rows]
     frame = pandas("run.clients").DataFrame(rows)
-    return frame.reindex(columns=[*columns, *(name for name in frame.columns if name not in columns)]).set_index(
-        ["round", "client"]
-    )
+    others = [name for name in frame.columns if name not in (*columns, *NOT_IN_ALL_LINES)]
+    return frame.reindex(columns=[*columns, *others, *NOT_IN_ALL_LINES]).set_index(["round", "client"])
 
 
 def from_table(table: Table) -> DataFrame:

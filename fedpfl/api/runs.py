@@ -55,8 +55,8 @@ class Run:
     ... )
     >>> run.rounds["clients_trained"].tolist()
     [4, 4]
-    >>> run.clients.loc[(2, 0)].index.tolist()
-    ['trained', 'accuracy', 'samples']
+    >>> run.clients.columns.tolist()
+    ['trained', 'accuracy', 'samples', 'failed', 'unwritten']
     >>> run.model()(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """

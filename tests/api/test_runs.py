@@ -54,6 +54,7 @@ def test_a_run_has_what_the_folder_has(elsewhere, capsys):
     assert run.rounds.loc[2, "personalised_accuracy"] == lines[1]["personalised"]["accuracy"]
     assert run.rounds.loc[1, "clients_trained"] == 3
     assert run.rounds[["clients_failed", "clients_unwritten"]].to_numpy().tolist() == [[0, 0], [0, 0]]
+    assert run.clients[["failed", "unwritten"]].isna().all(axis=None), "columns that each run has"
     assert run.clients.shape[0] == 6 and run.clients.loc[(2, 1), "accuracy"] == lines[1]["personalised"]["each"]["1"]
     assert run.clients["trained"].all()
     assert run.settings["seed"] == 2 and "fedper on digits" in repr(run)

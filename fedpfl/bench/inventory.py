@@ -116,7 +116,7 @@ class Bench:
         """How many clients a run has: a number that no device has now is that of a client that is missing."""
         return max(chain(*self.devices.values(), *self.absent.values())) + 1
 
-    def own(self, client: int) -> str:
+    def node_settings(self, client: int) -> str:
         """Return the settings of one client, as they stand in a SuperNode's ``--node-config``."""
         settings = {"data": self.data.get(client), "model": self.models.get(client)}
         return "".join(f" {key}='{value}'" for key, value in settings.items() if value)

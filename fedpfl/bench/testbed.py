@@ -116,7 +116,7 @@ class Testbed(SuperLink):
                 self._wait_for(f"{part} {_label(device)}", path.exists)
         for device, numbers_of in bench.devices.items():
             for client in numbers_of:
-                self._start_node(client, clients, addresses[device], device, worker, bench.own(client))
+                self._start_node(client, clients, addresses[device], device, worker, bench.node_settings(client))
         self._complete = True
 
     def ended(self) -> str | None:

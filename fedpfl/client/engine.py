@@ -97,13 +97,13 @@ class _Built(NamedTuple):
 class Engine:
     """Data, model and settings of one run in one process.
 
-    ``own``: whether ``data`` are this device's own, of one client; ``num_clients`` counts the whole federation.
-    ``own_model`` is the model that the device's owner has named.
-    The model of ``client`` is made at once, other ones when they are needed.
+    ``of_one_client``: whether ``data`` are this device's own, of one client; ``num_clients`` counts the whole
+    federation. ``own_model`` is the model that the device's owner has named. The model of ``client`` is made at once,
+    other ones when they are needed.
     """
 
     def __init__(
-        self, config: Config, data: FederatedData, num_clients: int, own: bool = False, client: int = 0,
+        self, config: Config, data: FederatedData, num_clients: int, of_one_client: bool = False, client: int = 0,
         own_model: str = "",
     ) -> None:  # fmt: skip
         self.threads = threads_of(config.training)
@@ -111,7 +111,7 @@ class Engine:
         _require_fitting(config, data)
         self.data = data
         self.num_clients = num_clients
-        self.own = own
+        self.of_one_client = of_one_client
         classes = () if data.has_no_class_names else data.class_names
         named = {"columns": sent(data.feature_names), "classes": digest(classes)}
         self._names = {key: text for key, text in named.items() if text}
@@ -203,12 +203,12 @@ class Engine:
         self.sharing.accept({})
         # All clients must divide common data alike; data of a device's own are not divided.
         common: dict[str, Value] = {"division": self.data.checksum, "data": self.data.contents}
-        described: dict[str, Value] = {**self._names, **({} if self.own else common)}
+        described: dict[str, Value] = {**self._names, **({} if self.of_one_client else common)}
         if message.config.get("in-turn") is True:  # a device, not one of a simulation's many clients
             key = str(message.config.get("state-key", ""))
             state = self.state_of(key, client)
             described["identity"] = state.secret()
-            if self.own:
+            if self.of_one_client:
                 described["data"] = state.sealed(self.data.contents)
         if self._own_model:
             described.update(model=self._own_model, extras=self.extras.to_text())
@@ -529,7 +529,7 @@ class Engine:
 
     def place(self, client: int) -> int:
         """Return the number of a client's data here."""
-        return 0 if self.own else client
+        return 0 if self.of_one_client else client
 
     def _lend(self, client: int) -> Samples:
         """Return a client's training samples to its method, which other rounds and runs have as well."""

@@ -59,7 +59,7 @@ def _make_engine(config: Config, nodes: int, path: str, client: int, model: str)
     if num_clients != nodes:
         raise ConfigError("num-clients", num_clients, f"this federation has {nodes} nodes; use {nodes} or 0")
     data = _data(config, num_clients, path, client)
-    return Engine(config, data, num_clients, own=bool(path), client=client, own_model=model)
+    return Engine(config, data, num_clients, of_one_client=bool(path), client=client, own_model=model)
 
 
 def _data(config: Config, num_clients: int, path: str, client: int) -> FederatedData:

@@ -402,7 +402,7 @@ class _Engine(Engine):
             if config.run.device_models == "always":
                 raise ConfigError("device-models", "always", "needs state_dir, a folder on each node: give it there")
             config = replace(config, run=replace(config.run, device_models="never"))
-        super().__init__(config, data, client[1], own=True, client=client[0])
+        super().__init__(config, data, client[1], of_one_client=True, client=client[0])
 
     def state_of(self, key: str, client: int) -> ClientState:
         """Return the store of the client's arrays."""

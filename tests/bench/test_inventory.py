@@ -77,8 +77,8 @@ def test_a_device_s_model_is_that_of_its_clients(tmp_path):
     content["testbed"]["children"]["devices"]["hosts"]["b"]["fedpfl_model"] = "resnet10"
     inventory = read_inventory(write(tmp_path, content))
     assert inventory.models == dict.fromkeys(inventory.devices["b"], "resnet10")
-    assert {inventory.own(client) for client in inventory.devices["b"]} == {" model='resnet10'"}
-    assert {inventory.own(client) for client in inventory.devices["a"]} == {""}
+    assert {inventory.node_settings(client) for client in inventory.devices["b"]} == {" model='resnet10'"}
+    assert {inventory.node_settings(client) for client in inventory.devices["a"]} == {""}
 
 
 def test_a_device_that_is_absent_keeps_its_clients_numbers_and_gaps_are_clients_that_are_missing(tmp_path):

@@ -1,8 +1,8 @@
 """Many runs on a Slurm cluster.
 
 Each job makes the same comparison in a folder that all machines see: it takes a run that no other job has, until all
-are finished. The last call finds them there. This needs the extra `cluster`. There was no cluster for this page: the
-output and the time come from an earlier program, which ran on one machine with scripts in place of Slurm's commands.
+are finished. The last call finds them there. This needs the extra `cluster`. There was no cluster for this page: where
+`srun` is missing, submitit starts the jobs on the same machine.
 """
 
 import submitit

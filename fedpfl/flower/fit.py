@@ -46,6 +46,7 @@ from .messages import (
     SETTINGS,
     from_content,
     from_named,
+    kind_of,
     others_of,
     read_settings,
     to_content,
@@ -259,7 +260,7 @@ class _Client:
 
     def answer(self, message: Message, context: Context, data: Callable[[], Any], kept: Any = None) -> Message:
         """Answer a message, in the form in which it came; an error is a ``FedpflError``."""
-        kind, told = message.metadata.message_type, told_by(message.content)
+        kind, told = kind_of(message), told_by(message.content)
         named = told is not None and "server-round" in told
         payload = Payload() if named else from_content(message.content)
         if is_probe(payload):

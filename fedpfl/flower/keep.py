@@ -27,7 +27,7 @@ from ..core.checksummed_files import MAX_JSON, from_json_line, json_line
 from ..core.errors import ConfigError, FedpflError, LayoutError, StateError, printable
 from ..core.files import private_folder, read_regular, write_atomically
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
-from .messages import EXTRAS, SETTINGS, method_of, numpy_of
+from .messages import EXTRAS, SETTINGS, kind_of, method_of, numpy_of
 
 logger = getLogger("flwr")
 
@@ -141,7 +141,7 @@ class _PersonalAnswer:
         self._node = NodeStore(context, state_dir, str(told["state-key"]))
         if (owner := guard()) is not None:
             owner.check({"method": method_of(told), "num-clients": 0}, "", ("method",))
-            if owner.counts_answers and message.metadata.message_type == MessageType.TRAIN:
+            if owner.counts_answers and kind_of(message) == MessageType.TRAIN:
                 owner.count_release(0.0)
         self._node.enter(told)
 
@@ -158,8 +158,9 @@ class _PersonalAnswer:
         reply = call_next(self._message, self._context)
         if reply.has_error():
             return reply
-        if self._message.metadata.message_type == MessageType.TRAIN:
+        if kind_of(self._message) == MessageType.TRAIN:
             self._take(reply, whole, personal)
+        self._leave_out(reply.content)
         reply.content[MARK] = ConfigRecord({"by": KEEP, "node": self._node.identity})
         return reply
 
@@ -204,8 +205,8 @@ class _PersonalAnswer:
         return ArrayRecord({**dict(rows), **mine})
 
     def _take(self, reply: Message, whole: ArrayRecord, personal: Mapping[str, np.ndarray]) -> None:
-        """Take this node's own arrays out of a reply, and keep them."""
-        name, sent = arrays_of(reply.content)
+        """Keep this node's own arrays as a reply has them."""
+        _, sent = arrays_of(reply.content)
         personal_sent = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
         if missing := [key for key in personal if key not in personal_sent]:
             raise LayoutError(f"the reply lacks {missing[0]!r}, which stays on this node: it must have the whole model")
@@ -217,7 +218,11 @@ class _PersonalAnswer:
             logger.log(WARNING, warning, self._told["server-round"])
         _require_not_tied(whole, sent, personal_sent)
         self._node.keep(personal_sent, int(self._told["round"]), int(self._told["personal-round"]))
-        reply.content[name] = ArrayRecord({key: array for key, array in sent.items() if key not in personal_sent})
+
+    def _leave_out(self, content: RecordDict) -> None:
+        """Take this node's own arrays out of all records of a reply: a function may hand back what it has got."""
+        for name, record in list(content.array_records.items()):
+            content[name] = ArrayRecord({key: array for key, array in record.items() if not self._is_kept(key)})
 
 
 def _require_not_tied(before: ArrayRecord, after: ArrayRecord, kept: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from ..client import protocol
 from ..core.errors import ConfigError, LayoutError
@@ -40,6 +40,11 @@ OF_STRATEGY = tagged("server") | tagged("whole")
 MAX_SETTINGS_BYTES = 100_000
 
 Names = Callable[[str], str]
+
+
+def kind_of(message: Message) -> str:
+    """Return what a message asks for; ``train.warm`` names a function of several that train."""
+    return message.metadata.message_type.partition(".")[0]
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:

@@ -60,6 +60,20 @@ def test_fit_and_the_app_that_is_nothing_else_make_the_same_bits(strategy, tmp_p
     assert any(tmp_path.glob("*/client-*")) or strategy == "FedBABU"
 
 
+def test_fit_answers_functions_with_names_of_ones_own():
+    class Named(strategies.FedRep):
+        def configure_train(self, *rest):
+            messages = [*super().configure_train(*rest)]
+            for message in messages:
+                message.metadata.message_type = "train.warm"
+            return messages
+
+    app = fitting()
+    app.train("warm")(lambda message, context: fit(message, context, model=Net, data=loader(context.node_id - 100)))
+    result = Named(model=Net, fraction_evaluate=0.0).start(AppGrid(app), ArrayRecord(), num_rounds=2)
+    same(result, trained(fitting(), "FedRep", 2, fraction_evaluate=0.0))
+
+
 class Pictures(torch.utils.data.Dataset):
     """Samples as dictionaries, as flwr-datasets gives them; with ``noise`` others at each reading."""
 

@@ -219,6 +219,55 @@ def test_what_a_node_has_kept_never_leaves_it(caplog):
     assert "does not cover fc2.bias, which this node has kept so far and does not send" in caplog.text
 
 
+def test_functions_with_names_of_ones_own_and_replies_made_of_the_message_keep_the_head_here():
+    """Flower routes `train.warm` to `@app.train("warm")`; a test may answer with the content that it has got."""
+    grid = AppGrid(flowers_app([keep()]))
+    wanted = strategies.FedPer(head="fc2").start(grid, initial(), num_rounds=2)
+
+    class Named(strategies.FedPer):
+        def configure_train(self, *rest):
+            for message in super().configure_train(*rest):
+                message.metadata.message_type = "train.warm"
+                yield message
+
+        def configure_evaluate(self, *rest):
+            messages = [*super().configure_evaluate(*rest)]
+            for message in messages:
+                message.metadata.message_type = "evaluate.warm"
+            return messages
+
+    def answered(half):
+        def function(message, context):
+            model, batches = Net(), loader(context.node_config["partition-id"])
+            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            metrics = {"num-examples": 40, "accuracy": accuracy(model, batches)}
+            if half == "train":
+                training(model, batches)
+                message.content["arrays"] = ArrayRecord(model.state_dict())
+            message.content["metrics"] = MetricRecord(metrics)
+            return Message(message.content, reply_to=message)
+
+        return function
+
+    app = ClientApp(mods=[keep()])
+    app.train("warm")(answered("train"))
+    app.evaluate("warm")(answered("evaluate"))
+    replies = []
+
+    def noted(kind, client, message):
+        replies.append(app(message, grid.contexts[client]))
+        return replies[-1]
+
+    grid = AppGrid(app, broken=noted)
+    result = Named(head="fc2").start(grid, initial(), num_rounds=2)
+    assert len(replies) == 12
+    for reply in replies:
+        assert not any(name.startswith("fc2.") for record in reply.content.array_records.values() for name in record)
+    for name, array in wanted.arrays.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
+    assert result.evaluate_metrics_clientapp[2] == wanted.evaluate_metrics_clientapp[2]
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

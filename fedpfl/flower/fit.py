@@ -21,7 +21,7 @@ from ..client.client_number import own_data_path
 from ..client.engine import HANDLERS, Engine
 from ..client.policy import bounded, guard
 from ..client.state import ClientState
-from ..core import user_code
+from ..core import rng, user_code
 from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
@@ -332,23 +332,25 @@ class _Client:
 
     def _read(self, config: Config, client: int, data: Any, kind: str) -> FederatedData:
         """Read a client's data; a pair is what trains and what tests."""
+        said: dict[str, None] = {}
+        rng.seed_global(config.run.seed)  # of which samplers draw
         pair = isinstance(data, tuple) and len(data) == 2 and not hasattr(data[0], "__array__")
         if isinstance(data, Dataset):
             dataset = data
         elif self._cut or pair or (isinstance(data, tuple) and len(data) == 4):
-            source = tuple(read(part, self._keys) for part in data) if pair else read(data, self._keys)
-            dataset = CustomLoader("data", [source])(config.data)
+            source = tuple(read(part, self._keys, said) for part in data) if pair else read(data, self._keys, said)
+            dataset = CustomLoader("data", [source])(config.data, config.run.seed)
         else:
             if kind == MessageType.EVALUATE and (needs := overridden(config.method, OF_TRAIN_DATA) or _tuned(config)):
                 message = f"must be a pair (train, test): {config.method.name} {needs[0]}"
                 raise ConfigError("data", type(data).__name__, message)
-            dataset = CustomLoader("data", [read(data, self._keys)])(config.data)
+            dataset = CustomLoader("data", [read(data, self._keys, said)])(config.data, config.run.seed)
             x, y = dataset.x_train, dataset.y_train
             # What this message does not need is empty.
             dataset = replace(dataset, x_test=x[:0], y_test=y[:0])
             if kind == MessageType.EVALUATE:
                 dataset = replace(dataset, x_test=x, y_test=y)
-        for remark in dataset.remarks:
+        for remark in (*said, *dataset.remarks):
             logger.log(WARNING, "fedpfl: data: %s", remark)
         dataset = replace(dataset, client_train=None, client_test=None, client_names=())
         if dataset.label_kind != TARGETS:

@@ -125,12 +125,12 @@ def require_private(config: Config, whole_numbers: Collection[str]) -> None:
         raise ConfigError("dp-noise-multiplier", privacy.dp_noise_multiplier, f"{message}; keep= lets it stay")
 
 
-def require_rounds(config: Config) -> None:
-    """Refuse settings that depend on the number of rounds, which a wrapper of Flower's does not tell."""
+def require_rounds(config: Config, untold: str) -> None:
+    """Refuse settings that depend on the number of rounds, where it is not known."""
     values, usual = config.flat(), Config.parse({"method": config.run.method}).flat()
     for key in sorted(tagged("rounds")):
         if values[key] != usual[key]:
-            message = "needs the number of rounds, which a wrapper does not tell: give num_server_rounds= as well"
+            message = f"needs the number of rounds, which {untold}: give num_server_rounds= as well"
             raise ConfigError(key, values[key], message)
 
 

@@ -239,9 +239,13 @@ class HooksTransport(GridMembers):
             if mark.get("by") != "fit":
                 raise LayoutError("its reply was not made by fit or client_app, which a strategy with model= needs")
             return
+        node = self._clients[client.id].id
         if not isinstance(identity := mark.get("node"), str):
+            if self.split.kept and node in self._identities.values():
+                raise LayoutError("its reply was made without the mod keep, which others of its replies had: "
+                                  "ClientApp(mods=[keep()]) is around all functions")  # fmt: skip
             return
-        shown, node = identity_hash(identity), self._clients[client.id].id
+        shown = identity_hash(identity)
         before = self._identities.get(shown, node)
         if before != node and before in self.online:
             raise LayoutError(

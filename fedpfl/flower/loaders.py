@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate
 
 from ..core.errors import ConfigError
 from ..data.datasets.lazy import Lazy, has_places
-from ..data.datasets.torch_samples import shared_states
+from ..data.datasets.torch_samples import TAKEN_APART, drawn, shared_states
 
 
 class Pairs:
@@ -35,12 +35,15 @@ def batches_of(data: Any) -> dict[str, Any]:
     return {"batch-size": loader.batch_size, "last-batch": "drop" if loader.drop_last else "keep"}
 
 
-def read(source: Any, keys: Sequence[str]) -> Any:
-    """Return a loader or data set as one of pairs (x, y) whose random transforms draw anew in each epoch."""
+def read(source: Any, keys: Sequence[str], said: dict[str, None]) -> Any:
+    """Return a loader or data set as one of pairs (x, y) whose random transforms draw anew in each epoch.
+
+    What users should know of it becomes a key of ``said``.
+    """
     if isinstance(source, DataLoader):
-        samples = _samples_of(source)
+        samples = _samples_of(source, said)
         if samples is None:
-            return _batches(source, keys)
+            return _batches(source, keys, said)
         source = samples
     elif not has_places(source):
         return source
@@ -50,18 +53,16 @@ def read(source: Any, keys: Sequence[str]) -> Any:
     return Lazy(source) if len(source) and _draws(source) else source
 
 
-def _samples_of(loader: DataLoader[Any]) -> Any:
+def _samples_of(loader: DataLoader[Any], said: dict[str, None]) -> Any:
     """Return a loader's data set, or the part that its sampler draws; None where batches have to be read."""
-    data, sampler = loader.dataset, loader.sampler
+    data = loader.dataset
     if not has_places(data) or loader.batch_size is None or loader.collate_fn is not default_collate:
         return None
-    whole = isinstance(sampler, SequentialSampler) or (isinstance(sampler, RandomSampler) and not sampler.replacement)
-    if whole and len(sampler) == len(data):  # type: ignore[arg-type]
-        return data
-    return Subset(data, [*sampler])
+    places = drawn(loader, loader.sampler, "data", said)
+    return data if places == [*range(len(data))] else Subset(data, places)  # type: ignore[arg-type]
 
 
-def _batches(loader: DataLoader[Any], keys: Sequence[str]) -> Any:
+def _batches(loader: DataLoader[Any], keys: Sequence[str], said: dict[str, None]) -> Any:
     """Return arrays (x, y) of batches that are dictionaries; a loader of others as it is."""
     xs, ys = [], []
     for batch in loader:
@@ -70,6 +71,7 @@ def _batches(loader: DataLoader[Any], keys: Sequence[str]) -> Any:
         x, y = _keys(batch, keys)
         xs.append(np.asarray(batch[x]))
         ys.append(np.asarray(batch[y]))
+    said[TAKEN_APART] = None
     return (np.concatenate(xs), np.concatenate(ys)) if xs else loader
 
 

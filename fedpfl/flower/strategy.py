@@ -392,7 +392,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         and nodes keep their personal arrays. Otherwise all begin anew.
 
         ``num_rounds`` and ``timeout`` are by default the settings ``num_server_rounds`` and ``round_timeout`` of this
-        strategy, or Flower's 3 and 3600. With ``model=`` entries of ``train_config`` are settings of the round.
+        strategy, or Flower's 3 and 3600. If several starts make one run, ``num_server_rounds`` is the number of all
+        their rounds, by which learning rates fall. With ``model=`` entries of ``train_config`` are settings of the
+        round.
 
         Some methods send each client other arrays. Their ``Result.arrays`` are the mean over the clients.
 
@@ -407,12 +409,18 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError(
                 "initial_arrays", initial_arrays, "must be an ArrayRecord: ArrayRecord(model.state_dict())"
             )
+        if not (evaluate_fn is None or callable(evaluate_fn)):
+            raise ConfigError("evaluate_fn", evaluate_fn, "must be a function of the round and the arrays")
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self._knows_rounds = True
         self._continue(initial_arrays)
+        # One start of several knows the number of all rounds from the strategy alone.
+        planned = max(self._before + rounds, self.values.get("num-server-rounds", 0))
+        if self._before and "num-server-rounds" not in self.values:
+            require_rounds(self.config, "one start of several does not tell")
         if self._loop is None:  # what follows from the number of rounds stays, such as noise
-            self.config = Config.parse({**self.values, "num-server-rounds": rounds})
-        run = replace(self.config.run, num_server_rounds=self._before + rounds)
+            self.config = Config.parse({**self.values, "num-server-rounds": planned})
+        run = replace(self.config.run, num_server_rounds=planned)
         self.config = replace(self.config, run=run)
         if self._loop is not None and self._way is not None:
             self._loop.settings = self._loop.sampling.settings = run
@@ -498,7 +506,11 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self._arrays is not None and _equal(arrays, self._arrays):
             self._arrays = arrays
             return
-        split, began = self._split, self._loop is not None
+        split, began, last = self._split, self._loop is not None, self._arrays
+        filled = last is not None and not self._key and last.keys() < arrays.keys()
+        if last is not None and filled and _equal(ArrayRecord({name: arrays[name] for name in last}), last):
+            warning = "fedpfl: initial_arrays are the last result, filled: nodes begin with the personal arrays there; "
+            logger.log(WARNING, f"{warning}start with the result alone to have them go on from their own")
         if began:
             self._begin_anew()
         # The shared arrays of before: which ones are personal, and what these were, is known.
@@ -518,7 +530,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         require_settings(self.config, self.model is not None, self.values)
         require_called(self.listeners)
         if not self._knows_rounds:
-            require_rounds(self.config)
+            require_rounds(self.config, "a wrapper does not tell")
         tell_unsent(self.values)
         self._initial = arrays
         text, available = self._settings_text(), self.min_available_nodes

@@ -182,7 +182,7 @@ def test_streams_are_read_once_and_have_an_end(monkeypatch):
         np.testing.assert_array_equal(read(source).x_train, X)
     endless = Stream(iter(lambda: (X[0], 1), None))
     with pytest.raises(DataError, match=r"a Stream gives more than 500 samples; give a Dataset with a length"):
-        monkeypatch.setattr("fedpfl.data.datasets.torch_samples._Reading._each.__defaults__", (500,))
+        monkeypatch.setattr("fedpfl.data.datasets.torch_samples._each.__defaults__", (500,))
         read(endless)
     with pytest.raises(ConfigError, match=r"returns a generator .* it is unclear whether they are samples or"):
         read(item for item in items)

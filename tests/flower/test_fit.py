@@ -107,6 +107,33 @@ def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader():
     same(seven, trained(fitting(), batch_size=7, last_batch="keep", **settings))
 
 
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        (lambda data: {"sampler": torch.utils.data.SubsetRandomSampler(range(20))}, "SubsetRandomSampler drew once"),
+        (
+            lambda data: {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * len(data), 40)},
+            "WeightedRandomSampler drew once",
+        ),
+        (
+            lambda data: {"shuffle": True, "collate_fn": lambda items: torch.utils.data.default_collate(items)},
+            "made once by collate_fn",
+        ),
+    ],
+)
+def test_what_samplers_of_a_loader_draw_follows_from_the_seed_and_is_told(sampled, said, caplog):
+    """Also where a node's process begins with random numbers of its own."""
+
+    def data(context):
+        torch.seed()
+        dataset = Pictures(context.node_config["partition-id"])
+        return torch.utils.data.DataLoader(dataset, 10, **sampled(dataset))
+
+    settings = {"local_epochs": 1, "fraction_evaluate": 0.0}
+    same(trained(fitting(data), **settings), trained(fitting(data), **settings))
+    assert said in caplog.text
+
+
 def test_two_entries_of_larger_samples_are_named():
     settings = {"local_epochs": 1, "fraction_evaluate": 0.0}
     numbered = of_pictures(named=("img", "label", "id"), more=(7,))
@@ -157,6 +184,27 @@ def test_an_optimiser_and_a_scheduler_of_ones_own():
         trained(fitting(optimizer=lambda lr: lr), **settings)
     with pytest.raises(fedpfl.FedpflError, match=r"momentum = 0.5: is not used by"):
         trained(fitting(optimizer=falling), momentum=0.5, **settings)
+
+
+def test_several_starts_are_one_run_whose_learning_rate_falls_over_all_rounds():
+    def ended(starts, rounds, **settings):
+        strategy, arrays = (
+            strategies.FedPer(
+                model=Net, local_epochs=1, fraction_evaluate=0.0, learning_rate_schedule="cosine", **settings
+            ),
+            ArrayRecord(),
+        )
+        for _ in range(starts):
+            result = strategy.start(grid, arrays, num_rounds=rounds)
+            arrays = result.arrays
+        return result
+
+    grid = AppGrid(fitting())
+    whole = ended(1, 3)
+    grid = AppGrid(fitting())
+    same(whole, ended(3, 1, num_server_rounds=3))
+    with pytest.raises(fedpfl.ConfigError, match="which one start of several does not tell: give num_server_rounds="):
+        ended(2, 1)
 
 
 def test_a_module_holds_what_predicts_afterwards():

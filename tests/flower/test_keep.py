@@ -268,6 +268,33 @@ def test_functions_with_names_of_ones_own_and_replies_made_of_the_message_keep_t
     assert result.evaluate_metrics_clientapp[2] == wanted.evaluate_metrics_clientapp[2]
 
 
+def test_a_test_without_the_mod_is_refused_where_the_training_has_it(caplog):
+    """Loaded loosely, its model would have a head that nobody has trained."""
+    app, whole = ClientApp(), flowers_app([keep()])
+    app.train(mods=[keep()])(flowers_app())
+
+    @app.evaluate()
+    def evaluate(message, context):
+        Net().load_state_dict(message.content["arrays"].to_torch_state_dict(), strict=False)
+        metrics = MetricRecord({"accuracy": 0.5, "num-examples": 40})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    result = strategies.FedPer(head="fc2").start(AppGrid(app), initial(), num_rounds=1)
+    assert result.train_metrics_clientapp and not result.evaluate_metrics_clientapp
+    assert "its reply was made without the mod keep, which others of its replies had" in caplog.text
+    assert strategies.FedAvg().start(AppGrid(app), initial(), num_rounds=1).evaluate_metrics_clientapp
+    assert strategies.FedPer(head="fc2").start(AppGrid(whole), initial(), num_rounds=1).evaluate_metrics_clientapp
+
+
+def test_the_last_result_filled_with_other_heads_begins_anew_and_is_told(caplog):
+    """Someone loads each result into a model and starts with its state dict: all heads are the initial ones again."""
+    grid, strategy = AppGrid(flowers_app([keep()])), strategies.FedPer(head="fc2")
+    saved = strategy.start(grid, initial(), num_rounds=1).arrays
+    assert "filled" not in caplog.text
+    strategy.start(grid, ArrayRecord({**initial(), **saved}), num_rounds=1)
+    assert "initial_arrays are the last result, filled: nodes begin with the personal arrays there" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

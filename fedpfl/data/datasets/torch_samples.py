@@ -29,6 +29,7 @@ AT_RANDOM = (
     "epochs and tests see the same values; the setting augmentation draws again in each epoch"
 )
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
+TAKEN_APART = "batches were made once by collate_fn, before round 1, and taken apart again"
 LAZILY = "fedpfl.Lazy(…) around the Dataset reads samples when they are needed"
 # Modes of images whose colours stay as they are.
 _KEPT = ("1", "L", "P", "RGB")
@@ -104,7 +105,7 @@ class _Reading:
         if torch is not None and isinstance(source, torch.DataLoader):
             self._read_loader(source, torch)
         elif torch is not None and isinstance(source, torch.IterableDataset):
-            self._read_stream(self._each(source))
+            self._read_stream(_each(self._where, source))
         else:
             self._read_places(source, range(self._asked("its length", len, source)))
 
@@ -176,15 +177,15 @@ class _Reading:
         if size not in (None, 1):
             self._said[f"batches have batch-size samples, and not the loader's {size}"] = None
         if custom_collate:
-            self._said["batches were made once by collate_fn, before round 1, and taken apart again"] = None
+            self._said[TAKEN_APART] = None
 
         def collated(items: Any) -> Any:
             return self._asked("collate_fn", collate, items)
 
         if type(loader).__iter__ is not torch.DataLoader.__iter__:
-            self._read_batches(self._each(loader))
+            self._read_batches(_each(self._where, loader))
         elif isinstance(data, torch.IterableDataset):
-            items = self._each(data)
+            items = _each(self._where, data)
             if custom_collate and size is not None:
                 self._read_batches(map(collated, iter(lambda: list(islice(items, size)), [])))
             elif size is None:
@@ -192,14 +193,14 @@ class _Reading:
             else:
                 self._read_stream(items)
         elif size is None and loader.batch_sampler is None:
-            places = self._drawn(loader, loader.sampler, torch)
+            places = drawn(loader, loader.sampler, self._where, self._said)
             items = (self._asked(f"sample {place}", getitem, data, place) for place in places)
             self._read_batches(map(collated, items) if custom_collate else items, alone=not _are_lists(places))
         else:
             if size is None:
-                groups = [list(group) for group in self._drawn(loader, loader.batch_sampler, torch)]
+                groups = [list(group) for group in drawn(loader, loader.batch_sampler, self._where, self._said)]
             else:
-                places = self._drawn(loader, loader.sampler, torch)
+                places = drawn(loader, loader.sampler, self._where, self._said)
                 groups = [places[start : start + size] for start in range(0, len(places), size)]
                 if loader.drop_last and len(places) % size:
                     self._said["drop_last leaves no sample out: fedpfl makes the batches"] = None
@@ -208,39 +209,6 @@ class _Reading:
                 self._read_batches(map(collated, lists))
             else:
                 self._read_places(data, [place for group in groups for place in group])
-
-    def _drawn(self, loader: Any, sampler: Any, torch: Any) -> list[Any]:
-        """Return the draws of a sampler, once; its generators are as before, so that another run draws the same."""
-        length = self._asked("its length", len, loader.dataset)
-        kind = type(sampler)
-        if kind is torch.SequentialSampler or (
-            kind is torch.RandomSampler and not sampler.replacement and sampler.num_samples == length
-        ):
-            return list(range(length))  # each sample once; the order is fedpfl's
-        self._said[f"its samples are those that its {kind.__name__} drew once, before round 1, for all epochs"] = None
-        parts = (loader, sampler, getattr(sampler, "sampler", None))
-        states = [
-            (value, value.get_state()) for part in parts for value in getattr(part, "__dict__", {}).values()
-            if isinstance(value, sys.modules["torch"].Generator)
-        ]  # fmt: skip
-        draws = list(self._each(sampler, max(MAX_ENDLESS, 10 * length)))
-        for generator, state in states:
-            generator.set_state(state)
-        repeated = _repeated(draws)
-        if repeated:
-            self._said[f"draws that repeat a sample, maybe in training and in test: {repeated}; give a test set"] = None
-        return draws
-
-    def _each(self, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
-        """Yield what an object gives when it is iterated over; of what may have no end so many at most."""
-        kind = references.article(things)
-        items = self._asked(f"its iteration ({kind})", iter, things)
-        for _ in range(limit):
-            item = self._asked(f"its iteration ({kind})", next, items, _END)
-            if item is _END:
-                return
-            yield item
-        raise DataError(f"{self._where}: {kind} gives more than {limit} samples; give a Dataset with a length")
 
     def _sample(self, data: Any, place: Any) -> tuple[np.ndarray, np.ndarray]:
         return self._pair(self._asked(f"sample {place}", getitem, data, place), f"sample {place}")
@@ -286,6 +254,45 @@ class _Reading:
                 raise DataError(
                     f"{self._where}: {word} of sample {number} is {now.dtype}, and of sample 0 {before.dtype}"
                 )
+
+
+def drawn(loader: Any, sampler: Any, where: str, said: dict[str, None]) -> list[Any]:
+    """Return the draws of a loader's sampler, once; its generators are as before, so that another run draws the same.
+
+    What users should know of it becomes a key of ``said``.
+    """
+    torch: Any = torch_data()
+    length = asked(where, "its length", len, loader.dataset)
+    kind = type(sampler)
+    if kind is torch.SequentialSampler or (
+        kind is torch.RandomSampler and not sampler.replacement and sampler.num_samples == length
+    ):
+        return list(range(length))  # each sample once; the order is fedpfl's
+    said[f"its samples are those that its {kind.__name__} drew once, before round 1, for all epochs"] = None
+    parts = (loader, sampler, getattr(sampler, "sampler", None))
+    states = [
+        (value, value.get_state()) for part in parts for value in getattr(part, "__dict__", {}).values()
+        if isinstance(value, sys.modules["torch"].Generator)
+    ]  # fmt: skip
+    draws = list(_each(where, sampler, max(MAX_ENDLESS, 10 * length)))
+    for generator, state in states:
+        generator.set_state(state)
+    repeated = _repeated(draws)
+    if repeated:
+        said[f"draws that repeat a sample, maybe in training and in test: {repeated}; give a test set"] = None
+    return draws
+
+
+def _each(where: str, things: Any, limit: int = MAX_ENDLESS) -> Iterator[Any]:
+    """Yield what an object gives when it is iterated over; of what may have no end so many at most."""
+    kind = references.article(things)
+    items = asked(where, f"its iteration ({kind})", iter, things)
+    for _ in range(limit):
+        item = asked(where, f"its iteration ({kind})", next, items, _END)
+        if item is _END:
+            return
+        yield item
+    raise DataError(f"{where}: {kind} gives more than {limit} samples; give a Dataset with a length")
 
 
 def _is_image(thing: object) -> bool:

@@ -409,8 +409,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError(
                 "initial_arrays", initial_arrays, "must be an ArrayRecord: ArrayRecord(model.state_dict())"
             )
-        if not (evaluate_fn is None or callable(evaluate_fn)):
-            raise ConfigError("evaluate_fn", evaluate_fn, "must be a function of the round and the arrays")
+        _require_callable(evaluate_fn)
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self._knows_rounds = True
         self._continue(initial_arrays)
@@ -458,6 +457,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         # What Flower's loop does not need.
         from ..engine.server_run import Log, run_federation
 
+        _require_callable(evaluate_fn)
         if not self.fraction_train:
             raise ConfigError("fraction_train", 0.0, "must be above 0 in fedpfl's own loop")
         made = type(self)
@@ -787,6 +787,11 @@ def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
     return [*one] == [*other] and all(
         np.array_equal(numpy_of(name, one[name]), numpy_of(name, other[name]), equal_nan=False) for name in one
     )
+
+
+def _require_callable(evaluate_fn: object) -> None:
+    if not (evaluate_fn is None or callable(evaluate_fn)):
+        raise ConfigError("evaluate_fn", evaluate_fn, "must be a function of the round and the arrays")
 
 
 def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

@@ -361,6 +361,13 @@ def test_adapters_by_their_names():
         assert [*result.arrays] == ["q.lora_A.weight"]
 
 
+@pytest.mark.parametrize("loop", ["start", "run_federation"])
+def test_an_evaluate_fn_that_is_none_is_refused_before_anything_runs(loop):
+    first = [initial()] if loop == "start" else []
+    with pytest.raises(fedpfl.ConfigError, match="evaluate_fn = 3: must be a function of the round and the arrays"):
+        getattr(strategies.FedPer(model=Net), loop)(AppGrid(flowers_app()), *first, evaluate_fn=3)
+
+
 def test_the_mod_is_around_a_function_once():
     with pytest.raises(fedpfl.FedpflError, match="mods = 'keep': is around this function twice: in ClientApp"):
         strategies.FedPer(head="fc2").start(AppGrid(flowers_app([keep(), keep()])), initial(), num_rounds=1)

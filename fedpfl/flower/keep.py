@@ -81,12 +81,20 @@ def keep(state_dir: str | Path | None = None) -> Mod:
     >>> from fedpfl.strategies import keep
     >>> app = ClientApp(mods=[keep(state_dir="~/.fedpfl/state")])
     """
+    return _Mod(state_dir)
 
-    def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+
+class _Mod:
+    """The mod; Flower's simulation pickles the app of a script with all that its functions have beside them."""
+
+    def __init__(self, state_dir: str | Path | None) -> None:
+        self._state_dir = state_dir
+
+    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
         if _state_dir.get(_NO_MOD) is not _NO_MOD:
             twice = "is around this function twice: in ClientApp(mods=…), or in mods= of its functions, is enough"
             return refused(message, ConfigError("mods", "keep", twice))
-        with _keeping_in(state_dir):
+        with _keeping_in(self._state_dir):
             told = told_by(message.content)
             if told is None or "server-round" not in told:  # a question, or fedpfl's own loop
                 return call_next(message, context)
@@ -97,11 +105,9 @@ def keep(state_dir: str | Path | None = None) -> Mod:
                 problem = "has phases or parts of its own (model=): the function has to return fit(message, context, …)"
                 return refused(message, ConfigError("method", method_of(told), problem))
             try:
-                return _PersonalAnswer(message, context, told, state_dir).answer(call_next)
+                return _PersonalAnswer(message, context, told, self._state_dir).answer(call_next)
             except FedpflError as error:
                 return refused(message, error)
-
-    return mod
 
 
 @contextmanager

@@ -405,3 +405,14 @@ def test_tied_weights_are_kept_or_shared_together(kept, shared):
     message = rf"keeps {kept}\.weight and shares {shared}\.weight, which are one array \(tied weights\): keep or share"
     with pytest.raises(fedpfl.FedpflError, match=message):
         start()
+
+
+def test_the_app_of_a_script_is_pickled_as_flowers_simulation_does():
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    app = ClientApp(mods=[strategies.keep()])
+
+    @app.train()
+    def train(message, context):
+        return message
+
+    assert isinstance(cloudpickle.loads(cloudpickle.dumps(lambda: app))(), ClientApp)

@@ -105,12 +105,14 @@ def run_phase(
                     with precision:
                         loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
-                    phase.penalty.add_gradient(names, params, grads)
+                    with torch.no_grad():
+                        phase.penalty.add_gradient(names, params, grads)
                 if settings.clip_norm:
                     clip(grads, settings.clip_norm)
                 step(grads)
                 if phase.project is not None:
-                    phase.project(names, params)
+                    with torch.no_grad():  # as in a batch of clients; a user's function may not have it
+                        phase.project(names, params)
                 losses.append(loss.detach())
                 # The next step uses their memory again while it is still in the processor's cache.
                 del loss, grads

@@ -227,11 +227,10 @@ def test_an_l1_term_has_its_real_gradient_and_is_0_at_0():
 def test_a_projection_follows_each_step():
     model, samples, seen = convnet(), images(), []
 
-    @torch.no_grad()
     def into_a_box(names, params):
         seen.append((list(names), max(float(p.abs().max()) for p in params)))
         for param in params:
-            param.clamp_(-0.0625, 0.0625)
+            param.clamp_(-0.0625, 0.0625)  # in place, and a user need not say that it has no gradient
 
     selected = Phase(lambda name: name.startswith("4."), epochs=2, project=into_a_box)
     run_phase(model, selected, samples, SETTINGS, np.random.default_rng(0))

@@ -105,8 +105,7 @@ def run_phase(
                     with precision:
                         loss, grads = phase.gradient(model, batch, names, params)
                 if phase.penalty is not None:
-                    with torch.no_grad():
-                        phase.penalty.add_gradient(names, params, grads)
+                    phase.penalty.add_gradient(names, params, grads)
                 if settings.clip_norm:
                     clip(grads, settings.clip_norm)
                 step(grads)

@@ -36,7 +36,7 @@ from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
-from .keep import MARK, ContextState, arrays_of, refused, state_dir_of, told_by
+from .keep import MARK, STATE, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
     EXTRAS,
@@ -299,14 +299,14 @@ class _Client:
         """Return a node's number and that of clients; None before the server has told one that has a path alone."""
         partition = [context.node_config.get(key) for key in ("partition-id", "num-partitions")]
         if (partition == [None, None] and own_data_path(context.node_config)) or not context.node_config:
-            record = context.state.config_records.get(f"fedpfl/{told.get('state-key')}/number")
+            record = context.state.config_records.get(f"{STATE}{told.get('state-key')}/number")
             number = told.get("client", None if record is None else record["client"])
             total = read_settings(told.get(SETTINGS, "{}")).get("num-clients", 0)
             if number is None and kind == MessageType.QUERY:
                 return None
             if type(number) is not int or not 0 <= number < total:
                 raise ConfigError("client", number, f"must be a number below num_clients = {total}")
-            context.state[f"fedpfl/{told['state-key']}/number"] = ConfigRecord({"client": number})
+            context.state[f"{STATE}{told['state-key']}/number"] = ConfigRecord({"client": number})
             return number, total
         if not all(type(number) is int and number >= 0 for number in partition) or partition[0] >= partition[1]:  # type: ignore[operator]
             message = "must have partition-id and num-partitions: --node-config 'partition-id=0 num-partitions=10'"

@@ -35,6 +35,8 @@ logger = getLogger("flwr")
 MAX_STATE_BYTES = 64 * 2**20
 # Strategies of one app whose arrays a Context holds.
 MAX_KEYS = 8
+# Before the names of all records in it that are fedpfl's.
+STATE = "fedpfl/"
 # The record of a reply that tells who made it.
 MARK = "fedpfl"
 # The code of an error: the node has lost the arrays that the server names, and has to begin anew.
@@ -94,6 +96,7 @@ class _Mod:
         if _state_dir.get(_NO_MOD) is not _NO_MOD:
             twice = "is around this function twice: in ClientApp(mods=…), or in mods= of its functions, is enough"
             return refused(message, ConfigError("mods", "keep", twice))
+        call_next = _with_state(call_next)
         with _keeping_in(self._state_dir):
             told = told_by(message.content)
             if told is None or "server-round" not in told:  # a question, or fedpfl's own loop
@@ -108,6 +111,21 @@ class _Mod:
                 return _PersonalAnswer(message, context, told, self._state_dir).answer(call_next)
             except FedpflError as error:
                 return refused(message, error)
+
+
+def _with_state(call_next: CallNext) -> CallNext:
+    """Return the user's function; what is kept in ``Context.state`` stays there if the function sets a new state."""
+
+    def call(message: Message, context: Context) -> Message:
+        before = context.state
+        reply = call_next(message, context)
+        if context.state is not before:
+            for name, record in before.items():
+                if name.startswith(STATE):
+                    context.state[name] = record
+        return reply
+
+    return call
 
 
 @contextmanager
@@ -359,7 +377,12 @@ class ContextState(ClientState):
 
     def __init__(self, context: Context, key: str, client: int) -> None:
         super().__init__("", key, client)
-        self._records, self._prefix = context.state, f"fedpfl/{key}"
+        self._context, self._prefix = context, f"{STATE}{key}"
+
+    @property
+    def _records(self) -> RecordDict:
+        """The state that the context has now: the user's function may have set another one."""
+        return self._context.state
 
     @property
     def folder(self) -> Path:  # type: ignore[override]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flower_apps import AppGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
 from flwr.serverapp.strategy import FedAvg as FlowersFedAvg
@@ -128,6 +128,21 @@ def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
     assert "give state_dir to keep them" in caplog.text and list(result.train_metrics_clientapp) == [1, 2, 3]
     trained = [client for kind, client, _ in grid.sent if kind == "train"]
     assert trained.count(1) == 3
+
+
+def test_a_function_that_sets_a_new_context_state_loses_nothing_of_what_is_kept(caplog):
+    def note(message, context, call_next):
+        reply = call_next(message, context)
+        context.state = RecordDict({"mine": ConfigRecord({"node": context.node_id})})
+        return reply
+
+    plain, grid = AppGrid(flowers_app([keep()])), AppGrid(flowers_app([keep(), note]))
+    expected, result = (strategies.FedPer(head="fc2").start(nodes, initial(), num_rounds=3) for nodes in (plain, grid))
+    for name, array in expected.arrays.items():
+        np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
+    assert result.evaluate_metrics_clientapp == expected.evaluate_metrics_clientapp
+    assert [context.state["mine"]["node"] for context in grid.contexts] == [100, 101, 102]
+    assert "lost" not in caplog.text
 
 
 def test_two_nodes_of_one_partition_and_folder_never_swap_heads(tmp_path, caplog):

@@ -411,7 +411,7 @@ class ContextState(ClientState):
         """Return the arrays that the client held after a round."""
         record = self._records.array_records.get(f"{self._prefix}/round-{server_round}")
         if record is None:
-            lost = "a SuperNode that is started again has lost them; give state_dir to keep them"
+            lost = "a SuperNode that is started again has lost them; give state_dir to keep them, each keep() the same"
             raise LostArraysError(f"the personal arrays of round {server_round} are not here: {lost}")
         return {name: numpy_of(name, array) for name, array in record.items()}
 

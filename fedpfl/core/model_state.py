@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .errors import ConfigError
 from .frozen import frozen
+from .user_code import guarded
 
 _STANDARD = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 # Attributes of a module that PyTorch itself keeps there, or that say how it is used.
@@ -316,6 +317,30 @@ def require_possible_hooks(model: nn.Module, name: str) -> None:
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             allowed = "which is never called, as gradients are not accumulated: use register_hook"
             raise ConfigError("model", name, f"its parameter {path} has a post_accumulate_grad_hook, {allowed}")
+
+
+def require_plain_state_dict(model: nn.Module, name: str) -> None:
+    """Raise ``ConfigError`` if a model's state dict is not its parameters and persistent buffers under their names.
+
+    What a client sends and keeps is taken from the state dict and written to its arrays: a hook that renames them, or
+    leaves out, adds or copies one, would part what trains from what counts.
+    """
+    arrays = {
+        f"model.{path}.{short}".replace("..", "."): array
+        for path, module in model.named_modules(remove_duplicate=False)
+        for short, array in (*module._parameters.items(), *module._buffers.items())
+        if array is not None and short not in module._non_persistent_buffers_set
+    }
+    # As part of another module, in whose state dict all have a prefix.
+    in_dict = guarded("model", name, nn.ModuleDict({"model": model}).state_dict)(keep_vars=True)
+    for key in in_dict:
+        if key.endswith("_extra_state"):
+            allowed = f"keeps a state by get_extra_state ({key.partition('.')[2]}), which is no array of the model"
+            raise ConfigError("model", name, f"{allowed}: make it a buffer")
+    for key in (key for key in (*arrays, *in_dict) if in_dict.get(key) is not arrays.get(key)):
+        changed = "has a copy of" if key in in_dict and key in arrays else "adds" if key in in_dict else "lacks"
+        allowed = "must be its parameters and buffers: remove the hook of its state dict"
+        raise ConfigError("model", name, f"its state_dict() {changed} {key.partition('.')[2]}; it {allowed}")
 
 
 def _is_own_switch(module: nn.Module) -> bool:

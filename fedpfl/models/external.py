@@ -27,6 +27,7 @@ from fedpfl.core.model_state import (
     buffers_kept,
     has_gradient_hooks,
     has_own_code,
+    require_plain_state_dict,
     require_possible_hooks,
 )
 from fedpfl.core.name_lists import shown
@@ -79,6 +80,7 @@ def with_head(
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
     require_possible_hooks(module, name)
+    require_plain_state_dict(module, name)
     state = ModelState(module)
     wanted = _output(module, x, name, num_classes, input_text)
     state.restore()

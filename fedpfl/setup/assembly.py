@@ -153,9 +153,6 @@ def _assembled(
 def _require_exact(name: str, model: nn.Module, sharing: Sharing) -> None:
     """Refuse arrays that would not stay what they are where they travel, as float32, or are stored."""
     for array, tensor in {**model.state_dict(keep_vars=True), **dict(frozen(model))}.items():
-        if array.endswith("_extra_state"):
-            allowed = f"keeps a state by get_extra_state ({array}), which is no array of the model: make it a buffer"
-            raise ConfigError("model", name, allowed)
         kind = str(tensor.dtype).partition(".")[2]
         if array in sharing.shared and tensor.dtype not in SHAREABLE:
             of_constant = "requires_grad=False" if isinstance(tensor, nn.Parameter) else "persistent=False"

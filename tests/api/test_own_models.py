@@ -277,7 +277,39 @@ def test_a_state_that_is_no_array_of_the_model_is_refused(state, tmp_path):
         def set_extra_state(self, state):
             raise AssertionError("never kept")
 
-    assert "keeps a state by get_extra_state (base._extra_state)" in refused("local", Counting, tmp_path)
+    for method in ("local", "fedavg"):
+        assert "keeps a state by get_extra_state (_extra_state)" in refused(method, Counting, tmp_path)
+
+
+def renamed(module, arrays, prefix, metadata):
+    arrays[f"{prefix}scale"] = arrays.pop(f"{prefix}norm.weight")
+
+
+def removed(module, arrays, prefix, metadata):
+    del arrays[f"{prefix}norm.running_mean"]
+
+
+def added(module, arrays, prefix, metadata):
+    arrays[f"{prefix}version"] = torch.tensor(2)
+
+
+def copied(module, arrays, prefix, metadata):
+    for name in arrays:
+        arrays[name] = arrays[name].clone()
+
+
+# As what trains would not be what is sent, kept and written to files.
+@pytest.mark.parametrize(
+    ("hook", "what"),
+    [
+        (renamed, "lacks norm.weight"), (removed, "lacks norm.running_mean"), (added, "adds version"),
+        (copied, "has a copy of conv.weight"),
+    ],
+)  # fmt: skip
+def test_a_state_dict_that_is_not_the_model_s_arrays_is_refused(hook, what, tmp_path):
+    model = changed(lambda net: net._register_state_dict_hook(hook))
+    said = refused("ditto", model, tmp_path)
+    assert f"its state_dict() {what}; it must be its parameters and buffers" in said
 
 
 def test_a_frozen_parameter_may_have_any_type(tmp_path):

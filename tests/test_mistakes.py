@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner
 
@@ -160,6 +161,14 @@ def both(**settings):
     return lambda: fedpfl.compare(["fedavg", "fedper"], **settings)
 
 
+def half(params, lr):
+    return 3
+
+
+def closed(params, lr):
+    return torch.optim.LBFGS(params, lr=lr)
+
+
 CALLS = {
     "workers = -1: must be at least 0": lambda: fedpfl.run(workers=-1),
     "workers = 1.5: must be a whole number": lambda: fedpfl.run(workers=1.5),
@@ -185,6 +194,11 @@ CALLS = {
     "tune = 'learning_rate': needs at least one value": both(tune={"learning_rate": []}),
     "must have a list of values: {'learning_rate': [0.1]}": lambda: fedpfl.sweep({"learning_rate": 0.1}),
     "select = 'best': must be one of test, validation": lambda: fedpfl.sweep({"learning_rate": [0.1]}, select="best"),
+    "ditto-pull = 1.0: is a setting of ditto, and the method is fedavg": lambda: fedpfl.run(**FEW, ditto_pull=1.0),
+    "optimizer = 'test_mistakes:half': returns an int; it must return an optimiser": lambda: fedpfl.run(
+        **FEW, optimizer=half
+    ),
+    "optimizer = 'test_mistakes:closed': raises TypeError": lambda: fedpfl.run(**FEW, optimizer=closed),
     "is a setting of ditto, and the method is fedavg": lambda: fedpfl.sweep({"ditto_pull": [1.0]}, method="fedavg"),
 }
 

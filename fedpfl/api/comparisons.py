@@ -23,7 +23,7 @@ from ..launch.shipped import app_settings
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.all_settings import code_in, functions
-from ..setup.objects import as_setting
+from ..setup.objects import as_setting, functions_as_text
 from ..study import execution
 from ..study.analysis.figure import Figure, write_data
 from ..study.analysis.registry import NoOptions, NotRecorded
@@ -35,7 +35,7 @@ from ..study.run_store import DEFAULT_ROOT, PlannedRun, State, Store, require_fi
 from ..study.saved_grid import SavedGrid, made_name
 from . import dataframes
 from .figures import Plot, can_draw, require_drawing
-from .runs import Run, functions_as_text, report
+from .runs import Run, report
 
 if TYPE_CHECKING:
     from pandas import DataFrame

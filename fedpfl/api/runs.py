@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from ..results.run_folder import RunFolder, find_run
 from ..results.summary import Summary, outcome
 from ..setup.all_settings import code_in, tagged
 from ..setup.config import RunSettings
-from ..setup.objects import as_setting
+from ..setup.objects import as_setting, functions_as_text
 from ..study.analysis.figure import Lines
 from ..study.run_store import find_stored
 from . import dataframes
@@ -262,22 +261,6 @@ def report(runs: list[Run], path: str | PathLike[str], title: str) -> Path:
         except OSError as error:
             raise ConfigError("path", str(error.filename or page), f"cannot be written ({error.strerror})") from error
     return page.absolute()
-
-
-def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
-    """Return a setting of names and objects, or of such for numbers of clients, as a text.
-
-    ``before`` is that of a run which is resumed. ``text_of`` returns the text of an object, and is given the one by
-    which that run knew it.
-    """
-    listed = value if isinstance(value, (list, tuple, Mapping)) else [value]
-    stored = [references.without_clients(part) for part in before.split(",")]
-    earlier_texts = [text if text.startswith(f"{references.PYTHON}:") else "" for text in stored]
-    things = listed.values() if isinstance(listed, Mapping) else listed
-    pairs = zip_longest(things, earlier_texts[: len(listed)], fillvalue="")
-    texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
-    prefixes = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
-    return ",".join(map("".join, zip(prefixes, texts, strict=True)))
 
 
 def python_objects(method: Any, model: Any, dataset: Any, data: Any) -> dict[str, object]:

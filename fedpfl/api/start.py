@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ca
 from ..core import references
 from ..core.errors import ConfigError
 from ..core.settings import checked, plain, setting
-from ..setup.all_settings import functions
-from ..setup.objects import as_setting
+from ..setup.all_settings import functions, require_used
+from ..setup.objects import as_setting, functions_as_text
 
 
 class RunOptions(TypedDict, total=False):
@@ -147,7 +147,6 @@ def run(
     from ..launch.shipped import app_settings
     from .runs import (  # fmt: skip
         Run,
-        functions_as_text,
         how_to_resume,
         place_of,
         python_objects,
@@ -178,6 +177,7 @@ def run(
         if num_clients is not None:
             values["num-clients"] = plain(num_clients)
         plan = prepare(None, app_settings(Path()) or {}, values, again)
+        require_used(values, [plan.config.method.name])
         shown = Display(plan.config.run.num_server_rounds, quiet)
         try:
             with redirect_stderr(StringIO()) if quiet else ExitStack():
@@ -291,7 +291,6 @@ def compare(
     from ..data import DataSettings, with_partitioner
     from ..data.settings import in_words as data_in_words
     from ..methods import find
-    from ..setup.all_settings import require_used
     from ..study.bundle import Bundle
     from ..study.comparison import ComparisonGrid, settings_used, tables, write
     from ..study.grid import in_words
@@ -435,7 +434,6 @@ def sweep(
     tried = [*_each("grid", grid or {})]
     methods = [settings.get("method"), *(point["method"] for point in tried if "method" in point)]
     _require_allowed(methods, settings, *tried)
-    from ..setup.all_settings import require_used
     from ..study.saved_grid import write_tables
     from ..study.sweep import SweepGrid
     from .comparisons import Runs, Sweep, number_of_clients, of_project, with_runs
@@ -508,7 +506,6 @@ def experiment(
     _require_counts(seeds=seeds)
     options, settings = _apart(more)
     _require_allowed([settings.get("method")], settings)
-    from ..setup.all_settings import require_used
     from ..study.experiment import ExperimentGrid, read
     from ..study.paper_tables import tables_and_figures
     from ..study.saved_grid import write_tables

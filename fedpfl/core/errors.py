@@ -28,6 +28,9 @@ class FedpflError(Exception):
     ConfigError
     """
 
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(named(text) if isinstance(text, str) else text for text in arguments))
+
 
 class ConfigError(FedpflError):
     """A setting has a value that is not allowed.
@@ -62,11 +65,17 @@ class ConfigError(FedpflError):
         return (ConfigError, (self.key, self.value, self.message))
 
 
+def named(text: str) -> str:
+    """Return a text with the names of the user's objects in place of the texts by which a run knows them.
+
+    Such as ``Net`` for ``python:Net#7``.
+    """
+    return re.sub(r"\bpython:(\w+)#\d+", r"\1", text)
+
+
 def _shown(value: object, limit: int = 300) -> str:
     """Return a value as Python writes it, in one line; of an array, or of what is longer, its type."""
     kind = type(value).__name__
-    if isinstance(value, str):  # the text by which a run knows an object of the user's, python:Net#7
-        value = re.sub(r"\bpython:(\w+)#\d+", r"\1", value)
     if hasattr(value, "__array__"):
         return f"({kind} of shape {tuple(getattr(value, 'shape', ()))})"
     if isinstance(value, str):  # of a path all, of what a server or client made up the beginning

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Callable, Collection, Hashable, Iterator, Mapping, Sequence, TypeVar, Union, cast
 
 from . import references
-from .errors import ConfigError, did_you_mean, one_of
+from .errors import ConfigError, did_you_mean, named, one_of
 
 Value = Union[bool, int, float, str]
 # Stands for any number above 0 where a setting names values of another one with which it acts.
@@ -177,7 +177,7 @@ def idle(settings: Any, values: Mapping[str, Any]) -> dict[str, list[str]]:
     keys_without: dict[str, list[str]] = {}
     fields, others = by_key(type(settings)), changed(settings)
     for key in (key for key in others if not acts(fields[key], values)):
-        with_what = ", ".join(f"{other} = {values[other]}" for other in fields[key].metadata["only"])
+        with_what = ", ".join(f"{other} = {named(str(values[other]))}" for other in fields[key].metadata["only"])
         keys_without.setdefault(with_what, []).append(key)
     return keys_without
 
@@ -257,7 +257,7 @@ def joined(value: Any) -> Any:
             return json.dumps(tables)
         except (TypeError, ValueError):
             return value
-    if isinstance(value, (list, tuple)) and value and all(type(one) in (int, float, str) for one in value):
+    if isinstance(value, (list, tuple)) and all(type(one) in (int, float, str) for one in value):
         texts = [str(one) for one in value]
         return value if any("," in text for text in texts) else ",".join(texts)
     return value

@@ -34,7 +34,7 @@ from ..methods.base import export_of, overridden
 from ..models import user_model as own_models
 from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
-from ..setup.objects import as_setting
+from ..setup.objects import as_setting, functions_as_text
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
 from .keep import MARK, STATE, ContextState, arrays_of, refused, state_dir_of, told_by
 from .loaders import batches_of, read
@@ -232,8 +232,10 @@ class _Client:
         text = cls if isinstance(cls, (str, type(None))) else objects.enter_context(as_setting("method", cls))
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in sorted(functions() - tagged("server")):
-            if callable(function := self._settings.get(key)):
-                self._settings[key] = objects.enter_context(as_setting(key, function))
+            if key in self._settings:
+                self._settings[key] = functions_as_text(
+                    self._settings[key], lambda thing, _, key=key: objects.enter_context(as_setting(key, thing))
+                )
         if text is not None:
             self._settings["method"] = text
         check_keys(self._settings)

@@ -319,6 +319,8 @@ class Config:
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
         """Check a flat mapping of keys; ``ConfigError`` if a value is not allowed, or values do not fit together."""
+        if "method" in values:
+            values = {**values, "method": references.as_named(values["method"])}
         run, data, training = s.parse(RunSettings, values), DataSettings.of(values), s.parse(TrainingSettings, values)
         method = find(run.method)
         settings = s.parse(method.Settings, values, method.name)

@@ -9,11 +9,12 @@ import pickle
 import secrets
 import sys
 import weakref
+from itertools import zip_longest
 from types import SimpleNamespace
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Mapping
 
 from ..core.errors import RAISED
-from ..core.references import PYTHON, article, is_reference, objects
+from ..core.references import PYTHON, article, is_reference, objects, without_clients
 from ..core.user_code import guarded, stands_for
 
 # Unique across processes too: a run may be resumed in another one.
@@ -48,6 +49,22 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
         if before is not None:
             objects[text] = before
             stands_for(text, before)
+
+
+def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
+    """Return a setting of names and objects, or of such for numbers of clients, as a text.
+
+    ``before`` is that of a run which is resumed. ``text_of`` returns the text of an object, and is given the one by
+    which that run knew it.
+    """
+    listed = value if isinstance(value, (list, tuple, Mapping)) else [value]
+    stored = [without_clients(part) for part in before.split(",")]
+    earlier_texts = [text if text.startswith(f"{PYTHON}:") else "" for text in stored]
+    things = listed.values() if isinstance(listed, Mapping) else listed
+    pairs = zip_longest(things, earlier_texts[: len(listed)], fillvalue="")
+    texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
+    prefixes = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
+    return ",".join(map("".join, zip(prefixes, texts, strict=True)))
 
 
 def _name_of(kind: str, thing: object) -> str:

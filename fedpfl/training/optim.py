@@ -183,6 +183,14 @@ class OwnOptimizer(TorchOptimizer):
             self._scheduler.step()
 
 
+def require_working(text: str) -> None:
+    """Try the user's optimiser on one matrix, so that a mistake shows before round 1."""
+    with user_code.global_state_kept():
+        matrix = torch.ones(2, 2, requires_grad=True)
+        optimizer = OwnOptimizer(text, [matrix], 0.1)
+        user_code.guarded("optimizer", text, optimizer.step)([torch.ones(2, 2)])
+
+
 def used_by(name: str) -> set[str]:
     """Return which of momentum (or β₁) and weight_decay an optimiser has; one of the user's is told neither."""
     if references.is_reference(name):

@@ -206,7 +206,11 @@ class TrainingSettings:
         return samples if self.batch_loss == "sum" else 1
 
     def require_fitting(self, num_classes: int) -> None:
-        """Raise ``ConfigError`` for a loss of the user's that does not work."""
+        """Raise ``ConfigError`` for a loss or an optimiser of the user's that does not work."""
+        if references.is_reference(self.optimizer):
+            from fedpfl.training import optim
+
+            optim.require_working(self.optimizer)
         if self.has_own_loss:
             from fedpfl.training.losses import require_working
 

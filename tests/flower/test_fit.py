@@ -36,7 +36,7 @@ def fitting(data=None, mods=(), model=lambda: Net, functions=None, **options):
 
 
 def trained(app, strategy="FedPer", rounds=1, **settings):
-    made = getattr(strategies, strategy)(model=Net, node_timeout=1.0, **settings)
+    made = getattr(strategies, strategy)(model=Net, **{"node_timeout": 1.0, **settings})
     return made.start(AppGrid(app), ArrayRecord(), num_rounds=rounds)
 
 
@@ -177,13 +177,24 @@ def test_an_optimiser_and_a_scheduler_of_ones_own():
     steps = []
     settings = {"fraction_evaluate": 0.0, "learning_rate": 0.1, "local_epochs": 2}
     plain = trained(fitting(), momentum=0.0, **settings)
-    same(trained(fitting(optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)), **settings), plain)
+    ours = fitting(optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr))
+    same(trained(ours, node_timeout=60.0, **settings), plain)  # torch's first optimiser imports its compiler
     same(trained(fitting(optimizer=falling), **settings), plain)
     assert max(steps) == 8, "a step after each of two epochs of four batches"
     with pytest.raises(fedpfl.FedpflError, match=r"optimizer = .*: returns a float; it must return an optim"):
         trained(fitting(optimizer=lambda lr: lr), **settings)
-    with pytest.raises(fedpfl.FedpflError, match=r"momentum = 0.5: is not used by"):
+    with pytest.raises(fedpfl.FedpflError, match=r"momentum = 0.5: is not used by falling$"):
         trained(fitting(optimizer=falling), momentum=0.5, **settings)
+
+
+def test_metrics_of_ones_own_are_listed_with_names():
+    def right(outputs, y):
+        return float((outputs.argmax(1) == y).float().mean())
+
+    result = trained(fitting(metrics=["f1-macro", right]), "FedPer")
+    means = result.evaluate_metrics_clientapp[1]
+    assert means["personalised-right"] == pytest.approx(means["personalised-accuracy"])
+    assert "personalised-f1-macro" in means
 
 
 def test_several_starts_are_one_run_whose_learning_rate_falls_over_all_rounds():

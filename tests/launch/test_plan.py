@@ -71,6 +71,13 @@ def test_settings_that_stand_in_the_app_are_not_taken_for_given_ones(elsewhere):
     assert "ditto-pull" not in prepare(None, ["local-epochs=3"], None, None).run_config()
 
 
+def test_what_python_and_c_take_pyproject_takes_as_well(elsewhere):
+    settings = '[tool.flwr.app]\n[tool.flwr.app.config]\nmethod = "FedProx"\nmetrics = []\nfedprox-mu = 0.5\n'
+    (elsewhere / "pyproject.toml").write_text(settings)
+    values = prepare(None, ["num-clients=2"], None, None).run_config()
+    assert (values["method"], values["metrics"], values["fedprox-mu"]) == ("fedprox", "", 0.5)
+
+
 def test_a_file_of_another_method_or_of_several_is_told_of(elsewhere, capsys):
     (elsewhere / "paper.toml").write_text('method = "ditto"\nditto-pull = 0.5\nlocal-epochs = 3\n')
     (elsewhere / "several.toml").write_text("ditto-pull = 0.5\nfedprox-mu = 0.1\n")

@@ -64,7 +64,7 @@ def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: st
     pairs = zip_longest(things, earlier_texts[: len(listed)], fillvalue="")
     texts = [thing if isinstance(thing, str) else text_of(thing, earlier) for thing, earlier in pairs]
     prefixes = [f"{clients}:" for clients in listed] if isinstance(listed, Mapping) else [""] * len(texts)
-    return ",".join(map("".join, zip(prefixes, texts, strict=True)))
+    return ",".join(map("".join, zip(prefixes, texts)))
 
 
 def _name_of(kind: str, thing: object) -> str:

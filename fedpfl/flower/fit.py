@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -59,6 +60,8 @@ if TYPE_CHECKING:  # which a node does not load
 
 logger = getLogger("flwr")
 
+# Remarks on data that this process has made, by the run's state key and the client.
+_told: set[tuple[str, int, str]] = set()
 # Engines that a process keeps: one for each client and its data.
 MAX_ENGINES = 8
 # What a method may do in a test for which it needs the client's training samples.
@@ -233,9 +236,7 @@ class _Client:
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in sorted(functions() - tagged("server")):
             if key in self._settings:
-                self._settings[key] = functions_as_text(
-                    self._settings[key], lambda thing, _, key=key: objects.enter_context(as_setting(key, thing))
-                )
+                self._settings[key] = functions_as_text(self._settings[key], partial(self._text_of, key))
         if text is not None:
             self._settings["method"] = text
         check_keys(self._settings)
@@ -244,6 +245,9 @@ class _Client:
         built = model if isinstance(model, str) and not head else own_models.under_its_name(model, self._built)
         self._text = built if isinstance(built, str) else objects.enter_context(as_setting("model", built))
         self._engines: OrderedDict[tuple[Any, ...], _Engine] = OrderedDict()
+
+    def _text_of(self, key: str, thing: object, earlier: str) -> str:
+        return self._objects.enter_context(as_setting(key, thing))
 
     def _require_of_clients(self) -> None:
         """Refuse settings that have no effect on a client, or that the strategy decides for all of them."""
@@ -330,9 +334,10 @@ class _Client:
         config = self.config(told, batches_of(data))
         if kind == MessageType.TRAIN and not self._cut and config.of(EvaluateTrainedSettings).evaluate_trained:
             raise ConfigError("evaluate-trained", True, "needs test data, which fit does not have: use client_app")
-        return _Engine(config, self._read(config, client[0], data, kind), client, self._state_dir)
+        key = str(told.get("state-key", ""))
+        return _Engine(config, self._read(config, client[0], data, kind, key), client, self._state_dir)
 
-    def _read(self, config: Config, client: int, data: Any, kind: str) -> FederatedData:
+    def _read(self, config: Config, client: int, data: Any, kind: str, key: str) -> FederatedData:
         """Read a client's data; a pair is what trains and what tests."""
         said: dict[str, None] = {}
         rng.seed_global(config.run.seed)  # of which samplers draw
@@ -353,7 +358,9 @@ class _Client:
             if kind == MessageType.EVALUATE:
                 dataset = replace(dataset, x_test=x, y_test=y)
         for remark in (*said, *dataset.remarks):
-            logger.log(WARNING, "fedpfl: data: %s", remark)
+            if (key, client, remark) not in _told:  # fit reads its data again for each message
+                _told.add((key, client, remark))
+                logger.log(WARNING, "fedpfl: data: %s", remark)
         dataset = replace(dataset, client_train=None, client_test=None, client_names=())
         if dataset.label_kind != TARGETS:
             classes = config.data.num_classes

@@ -98,8 +98,8 @@ def test_a_board_names_the_width_of_the_run_s_model(tmp_path, method):
     [
         ("mlp", "mlp is not small-cnn at a width: heterofl takes widths"),
         ("mlp@0.5", "mlp is not small-cnn at a width"),
-        ("@2", "model = '@2': must be one of"),
-        ("@0", "model = '@0': must be one of"),
+        ("@2", "'@2': must be one of"),
+        ("@0", "'@0': must be one of"),
         ("small-cnn@0.5@0.5", "must be one of"),
     ],
 )

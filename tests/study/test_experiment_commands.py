@@ -273,7 +273,7 @@ def test_one_method_is_varied_on_data_sets_with_names(fake: Fake) -> None:
     written = tomllib.loads((folder / "comparison.toml").read_text())["on"]
     assert [column["name"] for column in written] == ["Few", "Many"]
     latex = (folder / "table.tex").read_text()
-    assert r"\textbf{" in latex and "dirichlet-alpha & all & 0.1, 0.5" in latex
+    assert r"\textbf{" in latex and "dirichlet-alpha & all & 0.1 (Few), 0.5 (Many)" in latex
 
 
 @pytest.mark.parametrize(

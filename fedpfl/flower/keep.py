@@ -121,7 +121,7 @@ def _with_state(call_next: CallNext) -> CallNext:
         reply = call_next(message, context)
         if context.state is not before:
             for name, record in before.items():
-                if name.startswith(STATE):
+                if name.startswith(STATE) and name not in context.state:  # which fit may have written since
                     context.state[name] = record
         return reply
 

@@ -133,7 +133,9 @@ def test_a_node_that_has_lost_its_arrays_says_so_and_begins_anew(caplog):
 def test_a_function_that_sets_a_new_context_state_loses_nothing_of_what_is_kept(caplog):
     def note(message, context, call_next):
         reply = call_next(message, context)
-        context.state = RecordDict({"mine": ConfigRecord({"node": context.node_id})})
+        round_number = int(message.content["config"]["server-round"])
+        mine, newer = ConfigRecord({"node": context.node_id}), ConfigRecord({"round": round_number})
+        context.state = RecordDict({"mine": mine, "fedpfl/newer": newer})
         return reply
 
     plain, grid = AppGrid(flowers_app([keep()])), AppGrid(flowers_app([keep(), note]))
@@ -142,6 +144,7 @@ def test_a_function_that_sets_a_new_context_state_loses_nothing_of_what_is_kept(
         np.testing.assert_array_equal(result.arrays[name].numpy(), array.numpy())
     assert result.evaluate_metrics_clientapp == expected.evaluate_metrics_clientapp
     assert [context.state["mine"]["node"] for context in grid.contexts] == [100, 101, 102]
+    assert [context.state["fedpfl/newer"]["round"] for context in grid.contexts] == [3, 3, 3]
     assert "lost" not in caplog.text
 
 

@@ -53,7 +53,7 @@ def methods_command(
         print_json(rows)
         return
     if name:
-        _print_method(find(name), rows[0])
+        _print_method(chosen[0], rows[0])
         return
     width, room = max(len(method.name) for method in chosen), _room()
     for method in chosen:

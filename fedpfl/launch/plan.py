@@ -100,7 +100,7 @@ def prepare(
     config = Config.parse(values)
     require_known(config.run.model)
     models = [config.run.model_of(0), *(config.run.named_model(model) for _, model in config.run.listed_models())]
-    for model in models:
+    for model in dict.fromkeys(models):
         with told_as_clients_model(model != config.run.model):
             require_known(model)
     if config.run.metrics:

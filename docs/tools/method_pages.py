@@ -71,7 +71,7 @@ SYMBOLS = (
         "a sample and its label, a sample; classes, their number",
         r"(?<!\w)[xyC](?!\w)|_i?c(?!\w)|class c|sample s",
     ),
-    ("n_i, n_ic", "numbers of client i's training samples: of all, and of those of class c", r"(?<!\w)n_i"),
+    ("n_i, n_ic", "number of training samples of client i, and of those with class c", r"(?<!\w)n_i"),
     ("f_i; CE", "mean loss over client i's samples; cross-entropy", r"(?<!\w)(f_i|CE)"),
     (
         "w = (θ, φ)",

@@ -6,8 +6,11 @@ sees to that and compares what stands here with the Flower that is installed.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +33,15 @@ SUPEREXEC_MODULE, TASK_STARTED = "flwr.supercore.superexec.run_superexec", "_han
 TASK_POLL_SHARE, LONGEST_TASK_POLL = 0.01, 1.0
 
 # The module in whose loop a SuperNode looks for messages, every 3 s, for which small rounds wait, and for the reply of
-# its ClientApp, every 0.5 s. It waits for 0.1 s at least, for so many times as long as a look took, which is long at a
-# busy SuperLink, and for a share of the time since a message came or its reply went.
+# its ClientApp, every 0.5 s. It waits for 0.1 s at least and for a share of the time since a message came or its reply
+# went: of a small share, or of a larger one up to so many times as long as a look took, which is long at a busy
+# SuperLink. So the next message of a round is seen soon, and a SuperNode that has nothing to do seldom looks.
 SUPERNODE_MODULE = "flwr.supernode.start_client_internal"
-SHORTEST_MESSAGE_POLL, MESSAGE_POLL_LOOKS, MESSAGE_POLL_SHARE = 0.1, 40.0, 0.05
+SHORTEST_MESSAGE_POLL, MESSAGE_POLL_SHARE, EARLY_MESSAGE_POLL_SHARE, MESSAGE_POLL_LOOKS = 0.1, 0.05, 0.3, 40.0
+
+# The module whose ClientApp unpacks its app, and by which function. Flower does so for every message, and throws the
+# files away where the app is installed: half of the processor time of a small message.
+CLIENT_APP_MODULE, INSTALL = "flwr.supernode.runtime.run_clientapp", "install_from_fab"
 
 # How many objects of a message are moved at the same time, at most one for each core; Flower's own number is 2, and a
 # message to or from a device has three.
@@ -115,8 +123,38 @@ def shorten_message_polls() -> None:
         now = time.monotonic()
         if longest != before:  # a message has come, or its reply has gone
             before, last = longest, now
-        wait = max(SHORTEST_MESSAGE_POLL, MESSAGE_POLL_LOOKS * (now - woke), MESSAGE_POLL_SHARE * (now - last))
-        time.sleep(min(longest, wait))
+        early = min(EARLY_MESSAGE_POLL_SHARE * (now - last), MESSAGE_POLL_LOOKS * (now - woke))
+        time.sleep(min(longest, max(SHORTEST_MESSAGE_POLL, MESSAGE_POLL_SHARE * (now - last), early)))
         woke = time.monotonic()
 
     module.time = SimpleNamespace(sleep=sleep)
+
+
+def install_apps_once(folder: Path) -> None:
+    """Let this process's ClientApp, and those that are forked from it, unpack the same app only once.
+
+    ``folder``, which is theirs alone, gets a file for each app that was installed: it has the place. Flower's own
+    function installs what has another checksum, belongs into another ``FLWR_HOME`` or is no longer there. Do nothing
+    where Flower has other names.
+    """
+    try:
+        module = import_module(CLIENT_APP_MODULE)
+    except ImportError:
+        return
+    install = getattr(module, INSTALL, None)
+    if install is None:
+        return
+
+    def installed(content: bytes, *arguments: Any, **named: Any) -> Path:
+        home = os.environb.get(b"FLWR_HOME", b"")
+        note = folder / hashlib.sha256(home + b"\0" + content).hexdigest()
+        if note.is_file() and (place := Path(note.read_text("utf-8"))).is_dir():
+            return place
+        place = Path(install(content, *arguments, **named))
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = note.with_name(f"{note.name}-{os.getpid()}")
+        unfinished.write_text(str(place), "utf-8")
+        unfinished.replace(note)  # another ClientApp reads all of it or nothing
+        return place
+
+    setattr(module, INSTALL, installed)

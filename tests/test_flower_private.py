@@ -61,6 +61,7 @@ def test_the_package_has_private_names_in_one_file_only():
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
     names_of = {path: names for path, text in texts.items() if _THEIRS.search(text) and (names := used(text))}
     names = {flower_private.PULL_MODULE, flower_private.SUPEREXEC_MODULE, flower_private.SUPERNODE_MODULE}
+    names |= {flower_private.CLIENT_APP_MODULE}
     names |= {flower_private.TASK_POLL_INTERVAL, *flower_private.CONCURRENCY}
     assert names_of == {"fedpfl/flower_private.py": names}
     assert used("from flwr.supercore.task_identity import TaskIdentity\nimport ray._private.node") == {
@@ -158,18 +159,52 @@ def sleep(seconds):
 
 time.monotonic, time.sleep = lambda: now[0], sleep
 flower_private.shorten_message_polls()
-for took, longest in ((0.001, 3), (0.02, 3), (0.01, 0.5), (0.01, 0.5), (0.0, 3), (9.0, 3), (0.0, 3)):
+for took, longest in ((0.001, 3), (0.02, 3), (0.9, 3), (0.01, 0.5), (0.01, 0.5), (0.0, 3), (9.0, 3), (0.0, 3)):
     now[0] += took
     module.time.sleep(longest)
-# The last ones: after a long look, and 12 s after the reply.
-assert slept == [0.1, 0.8, 0.4, 0.4, 0.1, 3, 0.605], slept
+# Soon after the reply it looks often, whatever a look takes; at last after a long look, and 11.8 s after the reply.
+assert slept == [0.1, 0.1, 0.336, 0.1, 0.1, 0.1, 2.73, 0.591], slept
 """
 
 
-def test_pauses_are_short_the_longest_wait_stays_and_polls_follow_what_happens():
+INSTALLED = """
+import os, tempfile
+from importlib import import_module
+from pathlib import Path
+
+from fedpfl import flower_private
+
+module = import_module(flower_private.CLIENT_APP_MODULE)
+assert module.install_from_fab is import_module("flwr.cli.install").install_from_fab
+with tempfile.TemporaryDirectory() as folder:
+    calls = []
+
+    def install(content, skip_prompt=False):
+        place = Path(os.environ["FLWR_HOME"], str(len(calls)))
+        place.mkdir(parents=True)
+        calls.append((content, skip_prompt))
+        return place
+
+    setattr(module, flower_private.INSTALL, install)
+    flower_private.install_apps_once(Path(folder, "notes"))
+    def places(*contents):
+        return [module.install_from_fab(content, skip_prompt=True).name for content in contents]
+    os.environ["FLWR_HOME"] = folder + "/home"
+    assert places(b"one", b"one", b"two", b"one") == ["0", "0", "1", "0"]
+    os.environ["FLWR_HOME"] = folder + "/another"
+    assert places(b"one", b"two", b"one") == ["2", "3", "2"]
+    Path(folder, "another", "2").rmdir()
+    assert places(b"two", b"one", b"one") == ["3", "4", "4"]
+    assert calls == [(content, True) for content in (b"one", b"two", b"one", b"two", b"one")]
+"""
+
+
+def test_pauses_are_short_polls_follow_what_happens_and_apps_are_installed_once():
     # In a process where nothing has changed them yet.
     programs = [sys.executable, "-c", "import sys\nfor code in sys.argv[1:]: exec(code, {})"]
-    done = subprocess.run([*programs, SHORTENED, STRETCHED, POLLED], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*programs, SHORTENED, STRETCHED, POLLED, INSTALLED], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -178,7 +213,7 @@ def test_a_supernode_sleeps_in_the_three_places_that_are_shortened():
     assert re.findall(r"\btime\.\w+\([\w.]*\)", module) == ["time.sleep(3)", "time.sleep(0.5)", "time.sleep(0.5)"]
 
 
-def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
+def test_where_flower_has_other_names_it_stays_as_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(flower_private, "PULL_FUNCTIONS", ("other",))
     flower_private.shorten_pauses()
     monkeypatch.setattr(flower_private, "PULL_MODULE", "flwr.other")
@@ -191,6 +226,9 @@ def test_where_flower_has_other_names_its_pauses_stay(monkeypatch):
     flower_private.stretch_task_polls()
     monkeypatch.setattr(flower_private, "SUPERNODE_MODULE", "flwr.other")
     flower_private.shorten_message_polls()
+    monkeypatch.setattr(flower_private, "CLIENT_APP_MODULE", "flwr.other")
+    flower_private.install_apps_once(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_tried_with_the_newest_flower_is_there():

@@ -205,7 +205,7 @@ WITHOUT_TORCH = (
     "import fedpfl.cli.bridge; from fedpfl.bench.mqtt import device_side, http_server, server_side, events",
     "import fedpfl.study.live.page_server",
     "import fedpfl.bench.superlink, fedpfl.bench.testbed",
-    "from fedpfl.bench.forkserver import load; load(); import fedpfl.bench.flower_command",
+    "from fedpfl.bench.forkserver import load; load('installed'); import fedpfl.bench.flower_command",
     "import fedpfl.flower.client_app, fedpfl.flower.server_app",
 )
 

@@ -32,7 +32,7 @@ from ..client.protocol import require_own_peer
 from ..core.errors import FedpflError
 from ..core.files import write_atomically
 from ..core.process import spin_shortly
-from ..flower_private import shorten_pauses
+from ..flower_private import install_apps_once, shorten_pauses
 from ..version import untested
 from .device.worker import end_at_signals, listening
 from .flower_command import SUPEREXEC, SUPERNODE
@@ -45,6 +45,8 @@ COMMAND = "flwr-clientapp"
 IMPORTED_LATE = ("httpcore", "numpy.random")
 MAX_REQUEST_BYTES = 1_000_000
 STALLED_SECONDS = 10.0
+# The folder, next to the socket, that has a file for each app that was unpacked.
+INSTALLED = "installed"
 FILES = 2  # standard output and standard error
 
 _SHELL = '#!/bin/sh\nexec {python} -IS {hand_over} "$@"\n'
@@ -72,10 +74,11 @@ if not taken:
 '''
 
 
-def load(preload: Sequence[str] = ()) -> Callable[[], Any]:
+def load(installed: Path, preload: Sequence[str] = ()) -> Callable[[], Any]:
     """Import what every ClientApp of this project needs, and return Flower's command.
 
-    ``preload`` are further modules. torch is the worker's; apps with a training loop of their own need it here.
+    Its processes note in the folder ``installed`` which apps they have unpacked. ``preload`` are further modules. torch
+    is the worker's; apps with a training loop of their own need it here.
     """
     import safetensors.numpy  # noqa: F401
 
@@ -91,6 +94,7 @@ def load(preload: Sequence[str] = ()) -> Callable[[], Any]:
         # The first optimiser of a process imports torch's compiler, which takes longer than torch.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     shorten_pauses()
+    install_apps_once(installed)
     entries = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
     if not entries:
         raise FedpflError(f"the command {COMMAND} is not installed; install flwr")
@@ -111,7 +115,7 @@ def serve(path: Path, preload: Sequence[str] = ()) -> NoReturn:
         end_at_signals(path)
         write_commands(path, script(COMMAND))
         before = dict(os.environb)
-        entry = load(preload)
+        entry = load(path.parent / INSTALLED, preload)
         # What modules set for themselves when they are imported, which happens here.
         set_by_modules = {key: os.environb[key] for key in os.environb if os.environb[key] != before.get(key)}
         # What was imported is never collected: a fork that looked through it would copy all of its pages.

@@ -50,7 +50,7 @@ SERVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import fedpfl.bench.forkserver as f
-f.load = lambda preload: __import__("spy").run
+f.load = lambda *arguments: __import__("spy").run
 fork = os.fork
 def fork_or_not():
     if os.path.exists(sys.path[0] + "/full"):
@@ -222,13 +222,18 @@ def test_flower_s_own_commands_have_their_arguments_and_look_when_there_may_be_w
     assert command.value.startswith("flwr.")
 
 
-def test_it_finds_flower_s_command():
-    assert load().__name__ == "flwr_clientapp"
+def test_it_finds_flower_s_command(tmp_path):
+    # In another process: it changes Flower's module.
+    code = (
+        "import pathlib, sys; from fedpfl.bench.forkserver import load; print(load(pathlib.Path(sys.argv[1])).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert done.stdout == "flwr_clientapp\n", done.stderr
 
 
-def test_a_module_that_is_not_there_is_not_preloaded():
+def test_a_module_that_is_not_there_is_not_preloaded(tmp_path):
     with pytest.raises(FedpflError, match="--preload no_such_module: No module named"):
-        load(["no_such_module"])
+        load(tmp_path, ["no_such_module"])
 
 
 def test_it_goes_when_it_is_told(server):

@@ -31,6 +31,7 @@ from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metric_bounds import shown
 from ..core.settings import Value
 from ..setup.all_settings import all_settings, code_in, places, tagged
+from ..setup.options.client_settings import KEY, ClientSettingsOption, tables
 from ..setup.options.evaluate_global import EvaluateGlobalSettings
 from ..setup.options.privacy import PrivacySettings
 
@@ -94,6 +95,9 @@ class Policy:
         self._check_sizes(chosen)
         self._check_code(chosen)
         config = parse_once(run_config)
+        if config.wants(ClientSettingsOption) and KEY in chosen:
+            for table in tables(config).values():
+                self._check_sizes(table)
         self._check_method(config)
         self._check_privacy(config)
         for key, place in _read_places(config, own_data):

@@ -13,6 +13,7 @@ from ...training.settings import TrainingSettings
 from .privacy import PrivacySettings
 from .robust import RobustSettings
 
+KEY = "client-settings"
 # Settings of training that a client can have for itself.
 UNLIKE = tuple(key for key, field in by_key(TrainingSettings).items() if "client" in field.metadata["tags"])
 
@@ -59,7 +60,7 @@ def tables(config: Any) -> dict[str, dict[str, Any]]:
             "must be a table of settings for each client, and no text: {anna = {local-epochs = 2}} in TOML, "
             '{"anna": {"local_epochs": 2}} in Python'
         )
-        raise ConfigError("client-settings", text, allowed)
+        raise ConfigError(KEY, text, allowed)
     return parsed
 
 
@@ -87,4 +88,4 @@ def check(config: Any) -> None:
 
 def refused(client: str, why: str) -> ConfigError:
     """Return the error for a client's settings."""
-    return ConfigError("client-settings", client, why)
+    return ConfigError(KEY, client, why)

@@ -601,6 +601,20 @@ def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_o
         read(table, class_names="cat,dog")
 
 
+def test_classes_of_hugging_face_are_words_and_no_numbers_and_an_empty_list_is_named():
+    datasets = pytest.importorskip("datasets")
+    colour = datasets.ClassLabel(names=["red", "blue"])
+    table = hugging(FIRST).add_column("colour", [-1] + [1, 0] * 21 + [1]).cast_column("colour", colour)
+    with pytest.raises(DataError, match="column 'colour': holds classes, not numbers; .*category-columns makes feat"):
+        read(table)
+    data = read(table, category_columns="colour", impute="mean")
+    assert data.feature_names[-3:] == ("colour=blue", "colour=red", "colour=other")
+    assert data.x_train[:3, -3:].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    lists = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 11 + [None], "label": [0, 1] * 6})
+    with pytest.raises(DataError, match="row 12, column 'x': is empty"):
+        read(lists)
+
+
 def test_hugging_face_data_that_are_not_simply_there_are_refused():
     table = hugging(FIRST)
     for source, message in (

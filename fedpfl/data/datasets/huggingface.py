@@ -130,7 +130,7 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
         x = _images(path, table, pictures[0], module, settings.image_size)
         return finished(samples._replace(x=x), settings)
     require_numbers(path, inputs, source.others, settings)
-    x, features = _numbers(path, table, inputs, settings)
+    x, features = _numbers(path, table, inputs, settings, module)
     return finished(samples._replace(x=x, features=features), settings)
 
 
@@ -147,6 +147,10 @@ def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
                         ".with_format(None) has them or .map(…) makes them")  # fmt: skip
     values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
+    # Their numbers are names of classes, in no order, and -1 is none.
+    others.update(
+        dict.fromkeys((name for name, kind in table.features.items() if isinstance(kind, module.ClassLabel)), "classes")
+    )
     names = list(table.column_names)
     class_names = {
         names.index(name): kind.names for name, kind in table.features.items()
@@ -182,13 +186,18 @@ def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.nda
 
 
 def _numbers(
-    path: Path, table: Any, inputs: dict[str, Any], settings: DataSettings
+    path: Path, table: Any, inputs: dict[str, Any], settings: DataSettings, module: Any
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the numbers of all rows, and their names: that of the column, with the place in a list."""
     if not inputs:
         there = in_short(table.column_names)
         raise DataError(f"{path}: no column of images or numbers besides the labels; it has {there}")
     chosen = table.select_columns(list(inputs)).with_format("numpy")
+    stored = chosen.with_format("arrow")
+    for name in (name for name, kind in inputs.items() if not isinstance(kind, module.Value)):
+        empty = stored.select_columns([name])[:][name].is_null().to_numpy()
+        if empty.any():
+            raise DataError(f"{path}, row {empty.argmax() + 1}, column {name!r}: is empty")
     # All rows are as wide as the first one; the table may be larger than the memory.
     if len(table) * sum(np.size(column) for column in chosen[:1].values()) > MAX_VALUES:
         raise DataError(f"{path}: holds more than {MAX_VALUES} numbers, too many for one data set in memory")

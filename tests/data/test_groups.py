@@ -115,3 +115,29 @@ def test_a_person_that_is_left_out_is_told(tmp_path):
     (tmp_path / "b.csv").write_text("x,y,patient,label\n" + "1,2,p,0\n3,4,p,1\n" * 10)
     with pytest.raises(DataError, match="client 0 has samples of one group alone"):
         own_data(DataSettings(dataset="table", group_column="patient"), str(tmp_path / "b.csv"), 0, 1)
+
+
+def series_of_two_patients(pandas, window):
+    """Rows of two patients of one hospital, who are recorded at the same times."""
+    times = range(12)
+    frames = [
+        pandas.DataFrame({"ward": "h", "patient": patient, "time": times, "a": [start + time for time in times]})
+        for patient, start in (("ann", 0.0), ("ben", 100.0))
+    ]
+    table = pandas.concat(frames).assign(label=lambda rows: rows.time // 4 % 2)
+    return table.assign(window=table.time // 4).drop(columns="time") if window else table
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_a_window_is_of_one_group_though_its_number_or_its_times_are_those_of_another_one_too(handed_over, window):
+    pandas = pytest.importorskip("pandas")
+    rows = series_of_two_patients(pandas, window)
+    read = {"client_column": "ward", "window_length": 4, "min_samples": 2, "time_column": "" if window else "time"}
+    source = handed_over(rows)
+    data = FederatedData(DataSettings(**source, **read, group_column="patient"), 1, 1)
+    windows = np.concatenate([data.train(0).x, data.test(0).x])
+    assert sorted(windows[:, 0].tolist()) == [[start + time for time in range(4)] for start in (0, 4, 8, 100, 104, 108)]
+    read["window_length"] = 8 if window else 4
+    said = FederatedData(DataSettings(**source, **read, ignore_columns="patient"), 1, 1).remarks
+    told = "the rows of 3 windows do not follow one another" if window else "12 rows of a client have the time of the"
+    assert any(told in line for line in said)

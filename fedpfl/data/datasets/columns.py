@@ -86,7 +86,9 @@ class FileSamples(NamedTuple):
     features: tuple[str, ...] = ()  # their names
     overlap: int = 0  # the data set's: how many windows after one share rows with it
     persons: tuple[str, ...] = ()  # columns that are left out, and seem to say whose rows these are
-    gaps: np.ndarray = np.empty(0, np.int64)  # rows before which a client's times have a gap
+    gaps: np.ndarray = np.empty(0, np.int64)  # rows before which a client's or a group's times have a gap
+    ties: int = 0  # how many rows have the time of the row before, of one client and group
+    scattered: int = 0  # how many windows, named in a column, have rows that do not follow one another
 
 
 def table_parts(path: Path) -> ChosenParts:
@@ -587,25 +589,35 @@ def frame_source(frame: Any) -> Source:
 
 
 def _in_time(samples: FileSamples, settings: DataSettings) -> FileSamples:
-    """Put each client's samples into the order of their times, if they have any, and forget the times."""
+    """Put the samples of each client, or of each of its groups, into the order of their times, and forget the times.
+
+    What several persons record at one time are several series.
+    """
     if "time" not in samples.columns:
         return samples
     columns = dict(samples.columns)
     time = columns.pop("time")
     seconds = np.array([seconds_of(name) for name in time.names])
     _require_times(samples, settings.time_column, time, seconds)
-    owners = columns["client"].codes if "client" in columns else np.zeros(len(samples.x))
-    order = np.lexsort((seconds[time.codes], owners))  # stable
-    gaps = _gaps(seconds[time.codes][order], owners[order])
+    whose = [columns[role].codes for role in ("group", "client") if role in columns]
+    order = np.lexsort((seconds[time.codes], *whose))  # stable
+    changes = np.zeros(len(samples.x) - 1, bool)
+    for codes in whose:
+        changes |= np.diff(codes[order]) != 0
+    gaps = _gaps(seconds[time.codes][order], changes)
+    ties = int(((np.diff(seconds[time.codes][order]) == 0) & ~changes).sum())
     return samples._replace(
-        x=samples.x[order], columns={role: column.taken(order) for role, column in columns.items()}, gaps=gaps
+        x=samples.x[order],
+        columns={role: column.taken(order) for role, column in columns.items()},
+        gaps=gaps,
+        ties=ties,
     )
 
 
-def _gaps(seconds: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the rows that come after a gap: a step of time far above their client's usual one."""
+def _gaps(seconds: np.ndarray, changes: np.ndarray) -> np.ndarray:
+    """Return the rows that come after a gap: a step of time far above the usual one of their client or group."""
     gaps = [np.empty(0, np.int64)]
-    bounds = [0, *np.flatnonzero(np.diff(owners)) + 1, len(owners)]
+    bounds = [0, *np.flatnonzero(changes) + 1, len(seconds)]
     for first, end in zip(bounds[:-1], bounds[1:]):
         steps = np.diff(seconds[first:end])
         usual = np.median(steps[steps > 0]) if (steps > 0).any() else np.inf
@@ -681,6 +693,12 @@ def to_dataset(
     if parts[0].x.ndim == 3 and (gaps := sum(len(part.gaps) for part in parts)):  # windows
         shown = f"no window reaches over {gaps} gap{'s' * (gaps > 1)} in the times"
         remarks = (*remarks, f"{shown}: steps above {GAP} times a client's usual one")
+    if parts[0].x.ndim == 3 and (ties := sum(part.ties for part in parts)):
+        shown = f"{ties} rows of a client have the time of the row before"
+        remarks = (*remarks, f"{shown}: if they are of several series, name these (client-column, group-column)")
+    if scattered := sum(part.scattered for part in parts):
+        shown = f"the rows of {scattered} windows do not follow one another in column {WINDOW!r}"
+        remarks = (*remarks, f"{shown}: if its numbers begin again, name whose they are (client-column, group-column)")
     if parts[0].x.ndim == 3:
         for part in parts:
             remarks = (*remarks, *_without_window(part, "client", *(() if targets else ("label",))))
@@ -817,11 +835,12 @@ def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.nd
         columns = [part.columns[role] for role in roles]
         for cells, column in zip(columns, _label_columns(settings, len(roles))):
             why = "is no finite number, as the setting loss needs"
-            no_numbers = [
-                (name, row)
-                for name, row in zip(cells.names, cells.first)
-                if settings.targets and not (is_number(name) and np.isfinite(np.float32(name)))
-            ]
+            with np.errstate(over="ignore"):
+                no_numbers = [
+                    (name, row)
+                    for name, row in zip(cells.names, cells.first)
+                    if settings.targets and not (is_number(name) and np.isfinite(np.float32(name)))
+                ]
             _require_none(part, column, no_numbers, why)
         targets.append(np.stack([np.array(cells.names, np.float32)[cells.codes] for cells in columns], axis=1))
     return targets if all(np.isfinite(numbers).all() for numbers in targets) else None

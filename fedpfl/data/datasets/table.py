@@ -29,6 +29,9 @@ from .columns import (
 )
 from .reading_helpers import own_path
 
+# Columns by which rows of one window number are several windows.
+APART = ("client", "split", "group")
+
 
 def read_table(
     path: Path, settings: DataSettings, num_classes: int | None = None, alone: bool = False, windows: bool = False
@@ -75,12 +78,16 @@ def windows_of(table: FileSamples, settings: DataSettings) -> FileSamples:
     x = np.ascontiguousarray(table.x[windows].transpose(0, 2, 1))
     gaps = table.gaps[:0] if named else table.gaps
     overlap = 0 if named else overlap_of(length, settings.window_step or length)
-    return table._replace(x=x, columns=columns, overlap=overlap, gaps=gaps)
+    scattered = _scattered(table, windows) if named else 0
+    return table._replace(x=x, columns=columns, overlap=overlap, gaps=gaps, scattered=scattered)
 
 
 def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:
-    """Return the rows of each window, shape (windows, length), as the column ``window`` names them."""
-    window, others = table.columns["window"], [w for r, w in table.columns.items() if r in ("client", "split")]
+    """Return the rows of each window, shape (windows, length), as the column ``window`` names them.
+
+    Each client and each group may count its own windows.
+    """
+    window, others = table.columns["window"], [table.columns[role] for role in APART if role in table.columns]
     key = window.codes
     for column in others:
         key = np.unique(key * len(column.names) + column.codes, return_inverse=True)[1].reshape(-1)
@@ -104,6 +111,14 @@ def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray
         name = window.names[window.codes[windows[mixed[0], 0]]]
         raise DataError(f"{path}, column {settings.label_column!r}: window {name[:40]!r} has more than one label")
     return windows
+
+
+def _scattered(table: FileSamples, windows: np.ndarray) -> int:
+    """Count the windows whose rows do not follow one another among those of their client, split and group."""
+    whose = [table.columns[role].codes for role in APART if role in table.columns]
+    place = np.empty(len(table.x), np.int64)
+    place[np.lexsort((np.arange(len(table.x)), *whose))] = np.arange(len(table.x))
+    return int((place[windows[:, -1]] - place[windows[:, 0]] >= windows.shape[1]).sum())
 
 
 def _cut(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray:

@@ -605,7 +605,7 @@ def test_classes_of_hugging_face_are_words_and_no_numbers_and_an_empty_list_is_n
     datasets = pytest.importorskip("datasets")
     colour = datasets.ClassLabel(names=["red", "blue"])
     table = hugging(FIRST).add_column("colour", [-1] + [1, 0] * 21 + [1]).cast_column("colour", colour)
-    with pytest.raises(DataError, match="column 'colour': holds classes, not numbers; .*category-columns makes feat"):
+    with pytest.raises(DataError, match=r"column 'colour': holds classes, not numbers; .*category-columns makes feat"):
         read(table)
     data = read(table, category_columns="colour", impute="mean")
     assert data.feature_names[-3:] == ("colour=blue", "colour=red", "colour=other")

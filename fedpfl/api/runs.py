@@ -99,7 +99,7 @@ class Run:
 
         ``ConfigError`` without validation samples (``validation_fraction``).
         """
-        from ..results.earlier_run import best_of
+        from ..results.resumed_run import best_of
 
         return Run(best_of(self._folder), self._objects)
 

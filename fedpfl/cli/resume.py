@@ -37,13 +37,13 @@ def resume_command(
     """
     from ..bench.superlink import answer, copy_app, run_flwr
     from ..core.checksummed_files import to_toml
-    from ..results.earlier_run import EarlierRun
+    from ..results.resumed_run import ResumedRun
     from ..results.run_folder import find_run
     from ..setup.all_settings import at_home
 
     plan = prepare(app_dir, run_config, None, run)
     if replaced is not None:
-        folder = EarlierRun(find_run(run, output_dir()).path)
+        folder = ResumedRun(find_run(run, output_dir()).path)
         with folder.exclusive():
             folder.let_in([folder.client_number(text.strip()) for text in replaced.split(",")])
     with tempfile.TemporaryDirectory() as place:

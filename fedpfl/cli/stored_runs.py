@@ -150,13 +150,13 @@ def export(
 
     Example: fedpfl export RUN --client 3 --format onnx
     """
-    from ..results.earlier_run import EarlierRun
     from ..results.export import FORMS, export_personal
+    from ..results.resumed_run import ResumedRun
     from ..results.run_folder import GLOBAL
 
     require_one_of("format", form, FORMS)
     folder = run_folder(run)
-    for change in EarlierRun(folder.path).changes():
+    for change in ResumedRun(folder.path).changes():
         typer.echo(f"{folder.path.name}: {change}", err=True)
     written = export_personal(folder, client, form)
     if written:
@@ -211,9 +211,9 @@ def personalise(
 
 def personalised(folder: RunFolder) -> dict[str, Any]:
     """Return the outcome of the last ``fedpfl personalise``, as its ``--json`` prints it."""
-    from ..results.earlier_run import EarlierRun
+    from ..results.resumed_run import ResumedRun
 
-    line = EarlierRun(folder.path).personalised()
+    line = ResumedRun(folder.path).personalised()
     new = line.get("new", {})
     printed: dict[str, Any] = {"mode": line["mode"], **{key: new.get(key) for key in ("accuracy", "weighted")}}
     missed = line.get("missed", {}).get("each", {})

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, ContextManager, Ite
 import numpy as np
 
 from ..core import code_hash, references, user_code
-from ..core.accounting import epsilon
 from ..core.checksummed_files import MAX_TOML, from_json_line, json_line, parse_toml, read_arrays, write_arrays
 from ..core.errors import FedpflError, StateError, did_you_mean
 from ..core.extra_arrays import SERVER
 from ..core.files import locked, private_folder, read_regular, write_atomically
 from ..core.metric_bounds import shown
+from ..core.privacy_accounting import epsilon
 from ..core.settings import Value
 from ..setup.all_settings import all_settings, code_in, places, tagged
 from ..setup.options.client_settings import KEY, ClientSettingsOption, tables
@@ -92,12 +92,12 @@ class Policy:
 
         # First, because checking the settings imports a custom method, and some cost memory when they are checked.
         chosen = {key: value for key, value in run_config.items() if sent is None or key in sent}
-        self._check_sizes(chosen)
+        self._check_largest(chosen)
         self._check_code(chosen)
         config = parse_once(run_config)
         if config.wants(ClientSettingsOption) and KEY in chosen:
             for table in tables(config).values():
-                self._check_sizes(table)
+                self._check_largest(table)
         self._check_method(config)
         self._check_privacy(config)
         for key, place in _read_places(config, own_data):
@@ -180,7 +180,7 @@ class Policy:
         for kind, text in code_in(run_config):
             self._check_part(kind, text)
 
-    def _check_sizes(self, run_config: Mapping[str, Value]) -> None:
+    def _check_largest(self, run_config: Mapping[str, Value]) -> None:
         for key, most in {"threads": THREADS_A_CORE * (os.cpu_count() or 1), **self.most}.items():
             value = run_config.get(key)
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value > most:

@@ -14,8 +14,8 @@ from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
 from ..results.board_names import board_names
-from ..results.earlier_run import EarlierRun
 from ..results.export import CLIENTS
+from ..results.resumed_run import ResumedRun
 from ..results.run_folder import RunFolder, writer
 from ..setup.assembly import model_name
 from ..setup.config import Config
@@ -63,10 +63,10 @@ class Beginning:
 class Resumed(Beginning):
     """A run that is resumed after its last round with an intact state."""
 
-    folder: EarlierRun
+    folder: ResumedRun
 
     def __init__(self, config: Config) -> None:
-        self.config, self.folder = config, EarlierRun.reopen(config)
+        self.config, self.folder = config, ResumedRun.reopen(config)
 
     def open(self) -> None:
         """Find the round."""
@@ -76,7 +76,7 @@ class Resumed(Beginning):
     def take_task(self, agreed: Agreement, transport: Members, remarks: Sequence[str]) -> None:
         """Refuse clients with another task than before."""
         self.folder.require_task(agreed.input_shape, agreed.classes, agreed.division, names=agreed.names)
-        self.folder.require_samples({client: one.data for client, one in agreed.descriptions.items()})
+        self.folder.require_unchanged_samples({client: one.data for client, one in agreed.descriptions.items()})
         self.folder.require_models({client: agreed.models.get(str(client), "") for client in agreed.descriptions})
         self.folder.add_identities(transport.identities(), agreed.data.get("data_of_clients"))
 
@@ -167,6 +167,6 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     return [*remarks, *config.remarks(TaskFacts(agreed.model, asked, agreed.sharing.layout.size, real))]
 
 
-def _tell(folder: EarlierRun, remarks: Iterable[str]) -> None:
+def _tell(folder: ResumedRun, remarks: Iterable[str]) -> None:
     for remark in [*(f"{folder.path.name}: {change}" for change in folder.changes()), *remarks]:
         logger.log(WARNING, "fedpfl: %s", remark)

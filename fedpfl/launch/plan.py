@@ -20,7 +20,7 @@ from ..data.partitioners import without_auto
 from ..data.registry import AUTO
 from ..methods import discover
 from ..models import require_known
-from ..results.earlier_run import EarlierRun
+from ..results.resumed_run import ResumedRun
 from ..results.run_folder import RunFolder, find_run
 from ..setup.all_settings import absolute_places, all_settings, check_keys, know_method
 from ..setup.config import Config, RunSettings, told_as_clients_model
@@ -52,7 +52,7 @@ class Plan:
         history, run = self.folder.history(), self.config.run
         done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
         # What is damaged is made again when the run is resumed.
-        return done and EarlierRun(self.folder.path).is_intact(run.state_dir)
+        return done and ResumedRun(self.folder.path).is_intact(run.state_dir)
 
     def how_to_continue(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""
@@ -178,8 +178,8 @@ def _stored_settings(resume: str, values: Mapping[str, Any], changes: Mapping[st
     return {**settings, "num-clients": settings.get("num-clients") or nodes}
 
 
-def _reopened(config: Config, more_clients: bool) -> EarlierRun:
+def _reopened(config: Config, more_clients: bool) -> ResumedRun:
     """Return the folder of a run that is resumed, which nobody else is running now; the server locks it again."""
-    run = EarlierRun.reopen(config, more_clients=more_clients)
+    run = ResumedRun.reopen(config, more_clients=more_clients)
     with run.exclusive():
         return run

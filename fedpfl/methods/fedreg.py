@@ -208,7 +208,7 @@ class FedReG(Method):
 
     name = "fedreg"
     paper = "Liu et al., FedReG: Recouping the Global Model in Personalized Federated Learning"
-    shares = "base and head_G; a second head stays"
+    shares = "base and head_G; a personal head_P stays"
     refuses = {
         "personal-head": "has a personal head already, and its other one learns what is common to all",
         "loss": "draws a set with equally many samples of each class",

@@ -210,7 +210,7 @@ class _StoredModels:
         file = write_files(self._file(client), self._about(client), arrays)  # private, as the same arrays in state-dir
         path = file.with_suffix(FORMS[form])
         if form != STATE_DICT:
-            content = program(self.module(client, arrays), self.shape, self.vocabulary, form)
+            content = as_program(self.module(client, arrays), self.shape, self.vocabulary, form)
             write_atomically(path, content, private=True)
         return path
 
@@ -333,17 +333,17 @@ def _blank(
     return _EmptyModel(model, sharing, initial, plain)
 
 
-def program(module: nn.Module, shape: tuple[int, ...], vocabulary: int, form: str) -> bytes:
+def as_program(module: nn.Module, shape: tuple[int, ...], vocabulary: int, form: str) -> bytes:
     """Return a model as a program for batches of any size; :class:`NoPlainModel` if the form cannot hold it."""
     rng, size = generator(0, "export"), (SAMPLES, *shape)
     x = torch.from_numpy(rng.integers(0, vocabulary, size) if vocabulary else rng.random(size, np.float32))
-    content, why = traced(module, module, x) if form == "torchscript" else onnx(module, x)
+    content, why = traced(module, module, x) if form == "torchscript" else as_onnx(module, x)
     if content is None:
         raise NoPlainModel(why)
     return content
 
 
-def onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
+def as_onnx(model: nn.Module, x: Tensor) -> tuple[bytes | None, str]:
     """Return a model as ONNX, whose input x has a free first dimension; or None, and why it cannot be.
 
     ``x`` is a batch with which onnxruntime's outputs are compared.

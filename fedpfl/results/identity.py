@@ -63,7 +63,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> 
     return changes
 
 
-def require_data(task: Mapping[str, Any], data: FederatedData, run: str) -> None:
+def require_same_data(task: Mapping[str, Any], data: FederatedData, run: str) -> None:
     """Raise :class:`DataError` if the data that are read again are not those of a run, or are divided otherwise."""
     if data.contents != task.get("data", data.contents):
         raise DataError(f"{run}: the data have changed since the run")

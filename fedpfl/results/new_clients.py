@@ -27,7 +27,7 @@ from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
 from ..training.loop import EVALUATION_BATCH, Score
 from .export import stored_rule
-from .identity import require_data
+from .identity import require_same_data
 from .run_folder import RunFolder
 
 ENSEMBLE = "ensemble"
@@ -76,7 +76,7 @@ class Simulation:
         last, stored = folder.checkpoint()
         clients = int(task["clients"])
         engine = Engine(config, federated_data(config.data, clients, config.run.seed), clients)
-        require_data(task, engine.data, folder.path.name)
+        require_same_data(task, engine.data, folder.path.name)
         return cls(engine, task, last, stored)
 
     @property

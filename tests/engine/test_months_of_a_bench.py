@@ -11,7 +11,7 @@ from support import Clock, Killed, LocalGrid, federation, run_federation
 from fedpfl.client import engines
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import FedpflError
-from fedpfl.results.earlier_run import EarlierRun
+from fedpfl.results.resumed_run import ResumedRun
 
 # The last board is bought when half of the months are over.
 BOARDS = {"board-1": (0, 1), "board-2": (2, 3), "board-3": (4, 5), "board-4": (6, 7), "board-5": (8, 9)}
@@ -176,7 +176,7 @@ class Months:
         return self.runs[name]["num-server-rounds"] - len(self.of(name).metrics())
 
     def of(self, name):
-        return EarlierRun(self.folder / "runs" / name)
+        return ResumedRun(self.folder / "runs" / name)
 
 
 @pytest.mark.parametrize("runs", [8, pytest.param(300, marks=pytest.mark.thorough)])

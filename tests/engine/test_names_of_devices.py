@@ -10,7 +10,7 @@ from support import LocalGrid, federation, run_federation
 
 from fedpfl.core.errors import FedpflError
 from fedpfl.core.name_lists import MAX_SENT, difference, digest, in_short, other_than, sent
-from fedpfl.results.earlier_run import EarlierRun
+from fedpfl.results.resumed_run import ResumedRun
 
 
 def tables(folder, *columns):
@@ -110,7 +110,7 @@ def test_a_device_whose_own_samples_have_changed_is_named_when_a_run_is_resumed(
     assert len(run(tmp_path, nodes, **more).metrics()) == 2
     # A new card with the same samples: their hash is another one, with the secret of the new node.
     shutil.rmtree(tmp_path / "run" / "state" / folder.task()["state_key"] / "client-00001")
-    EarlierRun(folder.path).let_in([1])
+    ResumedRun(folder.path).let_in([1])
     more["num_server_rounds"] = 3
     again = run(tmp_path, nodes, **more)
     assert again.metrics()[-1]["clients"] == [0, 1]

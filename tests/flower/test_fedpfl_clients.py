@@ -18,7 +18,7 @@ from fedpfl.data.federation import federated_data
 from fedpfl.engine.server_run import run_federation
 from fedpfl.engine.simulation_transport import SimulationTransport
 from fedpfl.methods import methods
-from fedpfl.results.earlier_run import EarlierRun
+from fedpfl.results.resumed_run import ResumedRun
 from fedpfl.setup.config import Config
 
 DIGITS = {
@@ -66,7 +66,7 @@ def require_the_same_bits(name, keys, keywords, tmp_path, **of_clients):
     config = Config.parse({**DIGITS, **places, **keys, "method": name})
     with SimulationTransport(config, workers=0) as transport:
         folder = run_federation(transport, config)
-    wanted = EarlierRun(folder.path).last_intact(config.run.state_dir)[1]
+    wanted = ResumedRun(folder.path).last_intact(config.run.state_dir)[1]
     divided = federated_data(config.data, CLIENTS, 3)
 
     def data(context):

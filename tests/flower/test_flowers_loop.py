@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 import fedpfl
 from fedpfl import strategies
-from fedpfl.core.accounting import epsilon
+from fedpfl.core.privacy_accounting import epsilon
 from fedpfl.flower.flowers_loop import mean_of_metrics
 
 

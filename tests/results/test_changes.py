@@ -9,7 +9,7 @@ from fedpfl.core import code_hash
 from fedpfl.core.checksummed_files import from_json_line, json_line, read_toml, to_toml, write_toml
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.engine.simulation_transport import SimulationTransport
-from fedpfl.results.earlier_run import EarlierRun
+from fedpfl.results.resumed_run import ResumedRun
 from fedpfl.results.run_folder import is_newer
 from fedpfl.setup.config import Config
 from fedpfl.version import __version__
@@ -21,7 +21,7 @@ def values(tmp_path):
 
 
 def changes(folder):
-    return EarlierRun(folder.path).changes()
+    return ResumedRun(folder.path).changes()
 
 
 @pytest.fixture

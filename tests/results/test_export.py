@@ -16,7 +16,7 @@ from fedpfl import models
 from fedpfl.client.state import ClientState
 from fedpfl.core.errors import ConfigError, FedpflError, StateError
 from fedpfl.data.federation import federated_data
-from fedpfl.results.export import FORMS, export_personal, onnx
+from fedpfl.results.export import FORMS, as_onnx, export_personal
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
@@ -159,7 +159,7 @@ def test_onnx_holds_series_texts_and_tables(model, shape, vocabulary):
     x = torch.from_numpy(
         rng.integers(0, vocabulary, (4, *shape)) if vocabulary else rng.random((4, *shape), np.float32)
     )
-    content, why = onnx(plain, x[:2])
+    content, why = as_onnx(plain, x[:2])
     assert why == ""
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     assert session.run(None, {"x": x.numpy()})[0] == pytest.approx(plain(x).detach().numpy(), abs=1e-4)
@@ -168,7 +168,7 @@ def test_onnx_holds_series_texts_and_tables(model, shape, vocabulary):
 def test_without_its_packages_onnx_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(FedpflError, match=r"pip install 'fedpfl\[onnx\]'"):
-        onnx(torch.nn.Identity(), torch.zeros(2, 3))
+        as_onnx(torch.nn.Identity(), torch.zeros(2, 3))
 
 
 def people():

@@ -1,6 +1,7 @@
 """The device's side of the bridge: SuperNodes' requests go to the broker, responses come back.
 
-`http_server.py` is the HTTP server that the SuperNodes connect to.
+`http_server.py` is the HTTP server that the SuperNodes connect to. Nothing is sent twice here: the SuperNode asks again
+for what is lost, and the run's server for a client's answer (`flower/half_round.py`).
 """
 
 from __future__ import annotations

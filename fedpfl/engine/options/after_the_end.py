@@ -15,7 +15,7 @@ from ...core.errors import ConfigError, FedpflError, reasons
 from ...core.extra_arrays import Extras
 from ...core.server_view import Client
 from ...results.board_names import shown_on_boards
-from ...results.earlier_run import EarlierRun
+from ...results.resumed_run import ResumedRun
 from ...results.round_line import scores_of
 from ...results.round_record import Round
 from ...results.run_folder import RunFolder
@@ -33,7 +33,7 @@ logger = getLogger("flwr")
 
 def personalise(transport: Transport, config: Config) -> RunFolder:
     """Give clients that were not in a run, or missed its end, their own models, and record their accuracies."""
-    folder = EarlierRun.reopen(config, more_clients=True)
+    folder = ResumedRun.reopen(config, more_clients=True)
     with folder.exclusive():
         last, stored, remarks = folder.last_intact(config.run.state_dir)
         for remark in remarks:
@@ -111,7 +111,7 @@ def _note(folder: RunFolder, config: Config, answers: Mapping[str, Round]) -> di
         logger.log(WARNING, "fedpfl: client %d: %s", client, reason)
     if by_group:
         mode = config.of(PersonaliseSettings).personalise
-        EarlierRun(folder.path).note_personalised({"mode": mode, **by_group, "failed": failed})
+        ResumedRun(folder.path).note_personalised({"mode": mode, **by_group, "failed": failed})
     return failed
 
 

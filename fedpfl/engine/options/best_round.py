@@ -14,9 +14,9 @@ import numpy as np
 
 from ...client.state import ClientState
 from ...core.files import private_folder, write_atomically
-from ...results.earlier_run import BEST, EarlierRun
 from ...results.export import CLIENTS, stored_rule
 from ...results.history import History
+from ...results.resumed_run import BEST, ResumedRun
 from ...results.round_record import Round
 from ...results.run_folder import RunFolder
 from ...results.summary import summary
@@ -50,7 +50,7 @@ class BestRound(Listener):
             score = RunFolder(self._best).history().best_score()
             self._score = self._score if score is None else score
         if folder.resumable:  # the last round may have been stored, and not yet kept
-            last, state, _ = EarlierRun(folder.path).last_intact(self._config.run.state_dir)
+            last, state, _ = ResumedRun(folder.path).last_intact(self._config.run.state_dir)
             if self._is_best(folder.history().lines[last - 1]):
                 self._keep(stored_rule(folder.parsed(), folder.described(), state), last, state)
 
@@ -110,7 +110,7 @@ class BestRound(Listener):
         private_folder(self._new)
         places = replace(self._config.run, state_dir=str(self._best / "state"), run_name="", resume=False)
         config = replace(self._config, run=places)
-        kept = EarlierRun.copied(self._new, self._folder, config, number, state, self._lines)
+        kept = ResumedRun.copied(self._new, self._folder, config, number, state, self._lines)
         if (self._folder.path / CLIENTS).is_file():
             _link(self._folder.path / CLIENTS, self._new / CLIENTS)
         for client in rule.participants:

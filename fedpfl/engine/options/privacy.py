@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from ...client.options.privacy import gaussian, noise_key
-from ...core.accounting import epsilon
 from ...core.errors import ConfigError
 from ...core.extra_arrays import SERVER
 from ...core.layout import rounded
 from ...core.payload import Payload
+from ...core.privacy_accounting import epsilon
 from ...core.server_view import Client
 from ...core.vectors import clipped
 from ...results.round_record import Round

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.accounting import epsilon, most_draws, noise_multiplier
 from ...core.errors import ConfigError
 from ...core.extra_arrays import SERVER
 from ...core.option import Option, TaskFacts
+from ...core.privacy_accounting import epsilon, most_draws, noise_multiplier
 from ...core.settings import ABOVE_0, setting
 from .diagnostics import DiagnosticsSettings
 from .evaluate_global import EvaluateGlobalSettings

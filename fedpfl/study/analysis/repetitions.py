@@ -17,7 +17,7 @@ from ...data import FederatedData, federated_data
 from ...data.npy import read_npy
 from ...results.board_names import with_boards
 from ...results.history import History
-from ...results.identity import require_data
+from ...results.identity import require_same_data
 from ...results.round_line import over_whom
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Spread, Table
@@ -273,7 +273,7 @@ def data_of(run: RunFolder) -> tuple[Config, FederatedData]:
     """Return the settings of a run and its clients' data, which must be on this machine."""
     config, task = run.parsed(), run.described()
     data = federated_data(config.data, int(task["clients"]), config.run.seed)
-    require_data(task, data, run.path.name)
+    require_same_data(task, data, run.path.name)
     return config, data
 
 

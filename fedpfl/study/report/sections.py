@@ -22,9 +22,9 @@ from ...core.errors import DamagedFile, FedpflError, StateError
 from ...core.name_lists import in_short
 from ...core.settings import parse
 from ...data.settings import DataSettings, in_words
-from ...results.earlier_run import EarlierRun
 from ...results.history import History, traffic
 from ...results.identity import clients_key
+from ...results.resumed_run import ResumedRun
 from ...results.run_folder import RunFolder
 from ...results.summary import outcome
 from ...results.tables import Cell, Spread, Table
@@ -305,7 +305,7 @@ def _remarks(runs: Sequence[Snapshot], analysed: bool) -> Iterator[str]:
         name, history = name_of(run), run.history()
         if history.lines and not history.tests():
             yield f"{name} has no evaluated round so far, hence no accuracies."
-        changes = EarlierRun(run.path).changes() if analysed else []
+        changes = ResumedRun(run.path).changes() if analysed else []
         for remark in [*run.task().get("remarks", []), *changes]:
             runs_by_remark.setdefault(remark, []).append(name)
     for remark, names in runs_by_remark.items():

@@ -29,11 +29,11 @@ import fedpfl
 from fedpfl.cli import app
 from fedpfl.client.options import privacy as client_module
 from fedpfl.client.options.privacy import KEY_FILE, gaussian, noise_key, private_reply, private_update
-from fedpfl.core.accounting import epsilon
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.extra_arrays import SERVER
 from fedpfl.core.layout import Layout
 from fedpfl.core.payload import Payload
+from fedpfl.core.privacy_accounting import epsilon
 from fedpfl.core.server_view import Client
 from fedpfl.core.vectors import clipped
 from fedpfl.engine.options.privacy import ServerPrivacy

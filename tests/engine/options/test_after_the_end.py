@@ -8,9 +8,9 @@ from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
 from fedpfl.core.server_view import new_clients
-from fedpfl.results.earlier_run import EarlierRun
 from fedpfl.results.export import personal_models
 from fedpfl.results.new_clients import try_new_clients
+from fedpfl.results.resumed_run import ResumedRun
 from fedpfl.setup.config import Config
 
 CLIENTS = 4
@@ -72,7 +72,7 @@ def test_new_clients_have_the_same_accuracy_here_and_on_devices(tmp_path, method
     before = files(folder)
     for way in (Devices, engine):
         afterwards(way, values, mode)
-        results.append(EarlierRun(folder.path).personalised())
+        results.append(ResumedRun(folder.path).personalised())
     assert results[0] == results[1]
     assert files(folder) == before
     assert results[0]["new"]["each"] == try_new_clients(folder, mode)["each"]
@@ -103,7 +103,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path, clock)
     assert model.about["round"] == 2
     arrays = dict(personal_models(folder, [1]))[1]
     assert all(np.array_equal(array.numpy(), arrays[name].numpy()) for name, array in model.module.state_dict().items())
-    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == ["1"]
+    assert list(ResumedRun(folder.path).personalised()["missed"]["each"]) == ["1"]
     with pytest.raises(FedpflError, match="run: nothing to do: every connected client was already tested"):
         afterwards(Devices, {**values, "node-timeout": 10.0}, there=(0, 2))
 
@@ -114,7 +114,7 @@ def test_clients_of_a_run_that_was_not_finished_get_the_arrays_that_there_are(tm
     (folder.path / "summary.md").unlink()
     afterwards(engine, values)
     assert "fedpfl: run is not finished: clients get the arrays of its round 2 of 2" in caplog.messages
-    assert EarlierRun(folder.path).personalised()["new"]["each"]
+    assert ResumedRun(folder.path).personalised()["new"]["each"]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_devices_that_are_tested_at_a_round_s_start_get_their_models_afterwards(
     folder = run_federation(Devices(CLIENTS, values), values)
     assert not list((tmp_path / "state").glob("*/client-*/model"))
     afterwards(Devices, values)
-    assert list(EarlierRun(folder.path).personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
+    assert list(ResumedRun(folder.path).personalised()["missed"]["each"]) == [str(client) for client in range(CLIENTS)]
     assert {load_model(model_of(tmp_path, client)).about["round"] for client in range(CLIENTS)} == {2}
 
 
@@ -147,7 +147,7 @@ def test_a_board_that_is_bought_later_joins_with_data_of_its_own(tmp_path, clock
     # One old board is there, and the new one; the numbers of the boards that are away are not free.
     later = {**values, "num-clients": 4}
     afterwards(Devices, later, data={0: paths[1], 3: paths[3]})
-    assert list(EarlierRun(folder.path).personalised()["new"]["each"]) == ["3"]
+    assert list(ResumedRun(folder.path).personalised()["new"]["each"]) == ["3"]
     assert load_model(model_of(tmp_path, 3)).about["client"] == 3
     assert folder.task()["clients"] == 3
     other = tmp_path / "other.npz"
@@ -167,7 +167,7 @@ def test_a_client_that_fails_costs_only_itself(tmp_path):
 
     fails = {("train", first)}
     afterwards(Devices, values, intercept=broken)
-    personalised = EarlierRun(folder.path).personalised()
+    personalised = ResumedRun(folder.path).personalised()
     assert (list(personalised["new"]["each"]), personalised["failed"]) == ([str(second)], {str(first): "no power"})
     fails.add(("train", second))
     with pytest.raises(FedpflError, match=r"run: clients \d, \d: no power"):

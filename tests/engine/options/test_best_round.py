@@ -16,8 +16,8 @@ from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
 from fedpfl.engine.server_run import run_federation
 from fedpfl.results import file_cache
-from fedpfl.results.earlier_run import best_of
 from fedpfl.results.history import History
+from fedpfl.results.resumed_run import best_of
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpfl.core.accounting import epsilon, most_draws, noise_multiplier
+from fedpfl.core.privacy_accounting import epsilon, most_draws, noise_multiplier
 
 
 def test_epsilon_is_where_delta_is_reached():

@@ -33,11 +33,11 @@ from .run_folder import (
 BEST = "best"
 
 
-class EarlierRun(RunFolder):
+class ResumedRun(RunFolder):
     """The folder of a run, with what is asked of it before it goes on."""
 
     @classmethod
-    def reopen(cls, config: Config, more_clients: bool = False) -> EarlierRun:
+    def reopen(cls, config: Config, more_clients: bool = False) -> ResumedRun:
         """Open the folder of a run that is resumed; ``more_clients``: it may have more of them than it had."""
         folder = cls(Path(config.run.output_dir).expanduser() / config.run.run_name)
         written_by = folder.task().get("written_by", {})
@@ -56,7 +56,7 @@ class EarlierRun(RunFolder):
             if key not in tagged("free") and stored[key] != value:
                 raise ConfigError(key, value, f"the run to resume used {stored[key]!r}")
         had, has = written_by.get("files", {}), contents(same)
-        # Clients' samples have a hash of their own (see require_task).
+        # Clients' samples have a hash of their own (see require_unchanged_samples).
         for key in sorted((had.keys() & has.keys()) - OF_DATA):
             if had[key] != has[key]:
                 raise ConfigError(key, same.get(key, ""), "its content has changed since the run to resume began")
@@ -88,7 +88,7 @@ class EarlierRun(RunFolder):
     @classmethod
     def copied(
         cls, path: Path, source: RunFolder, config: Config, last: int, state: Mapping[str, np.ndarray], lines: Path
-    ) -> EarlierRun:
+    ) -> ResumedRun:
         """Write a run that ended with the newest round, ``last``, of another one; ``lines`` may have its first ones."""
         folder = cls(path)
         folder._write_config(config)
@@ -165,7 +165,7 @@ class EarlierRun(RunFolder):
             why = "clients would get other samples (have the data changed, or NumPy?)"
             raise ConfigError("division", division, f"the run to resume had {division_before}: {why}")
 
-    def require_samples(self, hashes: Mapping[int, str]) -> None:
+    def require_unchanged_samples(self, hashes: Mapping[int, str]) -> None:
         """Raise :class:`DataError` if clients of a resumed run have other samples than before, by their hashes."""
         common, each = self.task().get("data"), self.task().get("data_of_clients", {})
         other = [client for client, now in hashes.items() if now and now != (each.get(str(client)) or common or now)]

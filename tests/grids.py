@@ -141,7 +141,8 @@ def leave(folder: Path, run: PlannedRun, rounds: int, base: float = 0.5) -> None
             lines[-1]["validation"] = {"accuracy": run.settings["learning-rate"]}
         (folder / "checkpoint" / f"round-{number:06d}.safetensors").touch()
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "task.json").write_text(json.dumps({"state_key": f"{run.name}-key", "clients": 4}))
+    task = {"state_key": f"{run.name}-key", "clients": 4, "written_by": run.identity}
+    (folder / "task.json").write_text(json.dumps(task))
     (folder / "config.toml").write_text("".join(
         f"{key} = {json.dumps(value)}\n" for key, value in Config.parse(run.settings).flat().items()
     ))  # fmt: skip

@@ -89,7 +89,10 @@ class Execution:
             raise ConfigError("output-dir", str(self._store.root), f"cannot be written ({error.strerror})") from error
         waiting = deque(run for run in self.runs if self._store.state(run) is not State.FINISHED)
         tried = {run.name: self._store.tried(run) for run in waiting}
-        rounds = sum(run.rounds - self._store.folder(run).history().last_round for run in waiting)
+        done = {
+            run.name: self._store.folder(run).history().last_round for run in waiting if not self._store.changed(run)
+        }
+        rounds = sum(run.rounds - done.get(run.name, 0) for run in waiting)
         watcher.begin(len(self.runs), len(self.runs) - len(waiting), rounds)
         shares = _shares(jobs)
         active: dict[int, _ActiveRun] = {}

@@ -23,7 +23,7 @@ from ..results.identity import changed
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from .grid import Grid
-from .run_store import PlannedRun, Store, have_changed
+from .run_store import PlannedRun, State, Store, have_changed
 
 SWEEPS = "sweeps"  # the folder of the tables of sweeps and comparisons
 RUNS = "runs.json"
@@ -72,12 +72,15 @@ class SavedGrid:
         names, changes, again = {run.key: run.name for run in before}, dict[str, None](), 0
         for run in runs:
             earlier = self._store.of_name(names.get(run.key, run.name))
-            if earlier.path.name != run.name and earlier.resumable:
+            if not earlier.resumable or self._store.state(run) is State.FINISHED:
+                continue
+            task = earlier.task()
+            of_run = changed(task.get("written_by", {}), run.identity)
+            if task.get("data") != run.identity["files"].get("dataset", task.get("data")):
+                of_run.append("what the dataset gives")
+            if of_run or earlier.path.name != run.name:
                 again += 1
-                task = earlier.task()
-                changes.update(dict.fromkeys(changed(task.get("written_by", {}), run.identity)))
-                if task.get("data") != run.identity["files"].get("dataset", task.get("data")):
-                    changes["what the dataset gives"] = None
+                changes.update(dict.fromkeys(of_run))
         return f"{have_changed([*changes])} since {again} of these runs were made: they are made again" if again else ""
 
     def note(self, grid: Grid) -> None:

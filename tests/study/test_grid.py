@@ -1,5 +1,8 @@
 """Grids: which settings are chosen, how runs are called, and what several executions share."""
 
+import json
+
+import numpy as np
 import pytest
 from grids import Fake, Silent
 
@@ -94,6 +97,31 @@ def test_a_saved_sweep_leaves_its_runs_their_settings_as_names(tmp_path):
     assert [group.label for group in grouped(saved_runs(store, "mine"))] == [
         "fedavg, learning-rate 0.1", "fedavg, learning-rate 0.2",
     ]  # fmt: skip
+
+
+def test_runs_that_are_made_again_are_told_and_counted_and_no_others(tmp_path):
+    store, data = Store(tmp_path / "grid"), tmp_path / "mine.npz"
+    base = {"method": "fedavg", **BASE, "dataset": "npz", "data": str(data), "partitioner": "iid"}
+
+    def play(name, content):
+        np.savez(data, x=np.full((20, 2), content), y=np.arange(20) % 2)
+        grid, heard = SweepGrid(base, ["learning-rate=0.1,0.2"], 1, store), Silent()
+        told = SavedGrid(store, name).open(grid)
+        run_grid(grid, heard, Fake())
+        return grid, told, heard.heard[0]
+
+    play("mine", 1.0)
+    told = "the content of data has changed since 2 of these runs were made: they are made again"
+    assert play("mine", 2.0)[1:] == (told, ("begin", 2, 0, 2))
+    grid, *heard = play("mine", 1.0)
+    assert heard == ["", ("begin", 2, 2, 0)], "those of the first content are still there"
+    (tmp_path / "read.npy").write_text("1")
+    for run in grid.planned():  # their code has opened a file
+        task = store.folder(run).path / "task.json"
+        read = {"opened": {str(tmp_path / "read.npy"): "other"}}
+        task.write_text(json.dumps({**json.loads(task.read_text()), "written_by": read}))
+    told = f"the file {tmp_path / 'read.npy'} has changed since 2 of these runs were made: they are made again"
+    assert play("mine", 1.0)[1:] == (told, ("begin", 2, 0, 2))
 
 
 @pytest.mark.parametrize("fails", [{}, {"fedavg": "no memory"}])

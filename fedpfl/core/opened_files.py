@@ -1,4 +1,7 @@
-"""The files that code of the user's opens by itself: what it computes depends on them, and no setting names them."""
+"""The files and variables of the environment that code of the user's reads by itself.
+
+What it computes depends on them, and no setting names them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ _watched: dict[int, list[tuple[set[str], set[str]]]] = {}
 _opened: dict[str, set[str]] = {}
 _of_earlier_runs: set[str] = set()
 _PARTS_OF_PACKAGES = {"site-packages", "dist-packages"}
+# A variable of the environment, among the paths of files.
+_VARIABLE = "$"
+# Those that tell the machine, its users and its jobs, and nothing of what a run computes.
+_OF_MACHINES = (
+    "CUDA_", "HOME", "HOSTNAME", "LOGNAME", "LSB_", "OMP_", "PATH", "PBS_", "PWD", "SLURM_", "TMPDIR", "USER"
+)  # fmt: skip
+# Through which code reaches the environment.
+_WAYS = ("os", "_collections_abc", "collections.abc")
 
 
 class _Hook:
@@ -33,20 +44,39 @@ class _Hook:
         for read, written in _watched[get_ident()]:
             (written if writes else read).add(str(Path.cwd() / os.fsdecode(place)))
 
+    def set(self) -> None:
+        """Begin to look, once."""
+        if self.is_set:
+            return
+        self.is_set = True
+        sys.addaudithook(self)
+        usual = type(os.environ).__getitem__
+
+        def getitem(environment: Any, name: Any) -> Any:
+            """Note a variable that code of the user's asks for, also one that is not set."""
+            if _watched and environment is os.environ and get_ident() in _watched and isinstance(name, str):
+                frame = sys._getframe(1)
+                while frame.f_back is not None and frame.f_globals.get("__name__") in _WAYS:
+                    frame = frame.f_back
+                if not name.startswith(_OF_MACHINES) and _counts(Path(frame.f_code.co_filename)):
+                    for read, _ in _watched[get_ident()]:
+                        read.add(_VARIABLE + name)
+            return usual(environment, name)
+
+        type(os.environ).__getitem__ = getitem  # type: ignore[method-assign]
+
 
 _hook = _Hook()
 
 
 @contextmanager
 def noted(name: str, importing: bool = False) -> Iterator[None]:
-    """Note under a name which files this thread opens to read, and which modules of the user's are new after it.
+    """Note under a name which files and variables this thread reads, and which modules of the user's are new after it.
 
     What an earlier import has opened no longer counts, nor what a call of an earlier run has. That stays if the call
     imported a module, which is imported once, or if nothing is opened now: the code may have kept what it read.
     """
-    if not _hook.is_set:
-        sys.addaudithook(_hook)
-        _hook.is_set = True
+    _hook.set()
     read: set[str] = set()
     written: set[str] = set()
     before, watched = set(sys.modules), _watched.setdefault(get_ident(), [])
@@ -60,7 +90,7 @@ def noted(name: str, importing: bool = False) -> Iterator[None]:
         new = set(sys.modules) - before
         places = (getattr(sys.modules.get(module), "__file__", None) for module in new)
         read.update(str(Path.cwd() / place) for place in places if isinstance(place, str))
-        files = {path for path in read - written if _counts(Path(path))}
+        files = {path for path in read - written if path[0] == _VARIABLE or _counts(Path(path))}
         if name in new if importing else files and name in _of_earlier_runs and not _has_module(_opened[name]):
             _opened.pop(name, None)
         if files:
@@ -75,7 +105,12 @@ def begin_run() -> None:
 
 def opened_by(name: str) -> list[Path]:
     """Return the files that were noted under a name and are still there."""
-    return [path for path in map(Path, sorted(_opened.get(name, ()))) if path.is_file()]
+    return [Path(path) for path in sorted(_opened.get(name, ())) if path[0] != _VARIABLE and Path(path).is_file()]
+
+
+def variables_of(name: str) -> list[str]:
+    """Return the variables of the environment that were noted under a name."""
+    return [path[1:] for path in sorted(_opened.get(name, ())) if path[0] == _VARIABLE]
 
 
 def _has_module(paths: set[str]) -> bool:

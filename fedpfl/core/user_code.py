@@ -27,7 +27,7 @@ import numpy as np
 from . import opened_files, references
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
-from .opened_files import noted, opened_by
+from .opened_files import noted, opened_by, variables_of
 from .process import process_kept
 from .references import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 
@@ -272,9 +272,18 @@ def opened(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[
     """
     named = [*named]
     counted = {path.resolve() for path in files(named, values).values()}
-    names = {name: None for _, text in named for name in (text.partition(":")[0], text)}
-    paths = {path: None for name in names for path in opened_by(name)}
+    paths = {path: None for name in _noted_as(named) for path in opened_by(name)}
     return [path for path in paths if path.resolve() not in counted]
+
+
+def variables(named: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the variables of the environment that the user's code has read in this process, as :func:`opened` does."""
+    return list(dict.fromkeys(variable for name in _noted_as(named) for variable in variables_of(name)))
+
+
+def _noted_as(named: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the names under which is noted what code reads."""
+    return list(dict.fromkeys(name for _, text in named for name in (text.partition(":")[0], text)))
 
 
 def _named_modules(named: Iterable[tuple[str, str]], values: Mapping[str, Any]) -> list[str]:

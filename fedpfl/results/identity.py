@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,12 +33,15 @@ _hashes: dict[Path, tuple[tuple[int, ...], str]] = {}
 def identity(values: Mapping[str, Any], imported: bool = True) -> dict[str, dict[str, str]]:
     """Return hashes of what settings name: of files by the setting's key, of the user's code by its name.
 
-    The files that this code has opened so far have hashes, too, by their paths.
+    The files that this code has opened so far have hashes, too, by their paths, and variables of the environment that
+    it has read by their names, unless their values are paths: what lies there counts.
     """
     named = code_in(values, "idle")
     modules, objects = user_code.sources(named, values, imported), object_code.handed_over(named)
     opened = {str(path): content_of(path) for path in user_code.opened(named, values)}
-    return {"files": contents(values), "modules": modules, "objects": objects, "opened": opened}
+    variables = {name: _of_variable(name) for name in user_code.variables(named) if os.sep not in os.getenv(name, "")}
+    parts = {"files": contents(values), "modules": modules, "objects": objects, "opened": opened}
+    return {**parts, "environment": variables}
 
 
 def contents(values: Mapping[str, Any]) -> dict[str, str]:
@@ -60,6 +64,8 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Mapping[str, str]]) -> 
         changes += [what.format(key) for key, (had, has) in pairs.items() if has is not None and had != has]
     opened = {Path(path): had for path, had in before.get("opened", {}).items()}
     changes += [f"the file {path}" for path, had in opened.items() if path.is_file() and content_of(path) != had]
+    variables = before.get("environment", {}).items()
+    changes += [f"{name} in the environment" for name, had in variables if _of_variable(name) != had]
     return changes
 
 
@@ -112,6 +118,11 @@ def _of_file(path: Path) -> str:
     if time.time_ns() - stamp[0] > FRESH:
         _hashes[path] = stamp, digest.hexdigest()[:16]
     return digest.hexdigest()[:16]
+
+
+def _of_variable(name: str) -> str:
+    """Return a hash of a variable of the environment, which may be a secret; one that is not set has none."""
+    return _hash([name, os.environ[name]]) if name in os.environ else ""
 
 
 def clients_key(task: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

@@ -201,6 +201,33 @@ def test_runs_of_one_module_before_and_after_it_changed_are_no_repetitions(folde
     assert [len(group.runs) for group in grouped(runs)] == [2, 2]
 
 
+@pytest.mark.parametrize("read", ["as it is imported", "as it builds"])
+def test_a_variable_of_the_environment_that_a_models_code_reads_counts(folder, monkeypatch, read):
+    width = "int(os.environ.get('WIDTH', '4'))"
+    outside, inside = (width, "WIDE") if read == "as it is imported" else ("0", width)
+    (folder / "wide.py").write_text(
+        f"import os\nfrom torch import nn\nWIDE, ROOT = {outside}, os.environ['PLACE']\n\n\ndef net():\n"
+        f"    wide, who = {inside}, os.getenv('USER')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, wide), nn.Linear(wide, 10))\n"
+    )
+    monkeypatch.setenv("PLACE", str(folder))
+    values = {"method": "local", "dataset": "digits", "num-clients": 2, "num-server-rounds": 1, "model": "wide:net"}
+    store, planned = Store(folder.parent / "grid"), plan(values, 1)
+    options = {key.replace("-", "_"): value for key, value in values.items()}
+    places = {"output_dir": store.root / "runs", "state_dir": store.root / "state", "quiet": True, "workers": 0}
+    run = fedpfl.run(**options, **places, run_name=planned.name, seed=1)
+    assert [*run._folder.task()["written_by"]["environment"]] == ["WIDTH"]
+    monkeypatch.setenv("PLACE", "/elsewhere")
+    assert not store.changed(planned)
+    monkeypatch.setenv("WIDTH", "16")
+    assert store.changed(planned) == "WIDTH in the environment has changed since the run was planned; start it again"
+    if read == "as it builds":
+        other = fedpfl.run(**options, **places, run_name="other", seed=2)
+        assert [len(group.runs) for group in grouped([run._folder, other._folder])] == [1, 1]
+    monkeypatch.delenv("WIDTH")
+    assert not store.changed(planned)
+
+
 def settings(**more):
     return {"method": "fedavg", "dataset": "npz", "data": "x.npz", "num-clients": 2, "model": "mlp",
             "partitioner": "iid", "num-server-rounds": 1, **more}  # fmt: skip

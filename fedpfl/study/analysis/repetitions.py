@@ -205,7 +205,8 @@ def _held(run: RunFolder) -> Iterator[tuple[str, str, str]]:
         # What is not counted of an object may be another one, and not of the same text.
         yield key, ",".join(names), _hash([config[key], *(hashes.get(name, "") for name in names)])
     of_method = [hashes.get(references.short_name(text), "") for key, text in handed if key == "method"]
-    code = [f"{name} {digest}" for name, digest in modules.items()] + of_method
+    read = {Path(path).name: digest for path, digest in by.get("opened", {}).items()} | by.get("environment", {})
+    code = [f"{name} {digest}" for name, digest in {**modules, **read}.items()] + of_method
     yield "own code", "", _hash(code) if code else ""
 
 

@@ -51,17 +51,22 @@ def partition_command(
 
     from ..core.references import short_name
     from ..data import default_clients, federated_data, partition_counts, with_partitioner
-    from ..data.plot import as_text, bubble_chart
+    from ..data.plot import as_text, bubble_chart, require_chart
     from ..data.settings import in_words
     from ..launch.plan import DEFAULT_CLIENTS
     from ..setup.all_settings import check_keys
     from ..setup.config import Config
 
     chart = output or (Path(CHART) if plot else None)
-    if chart is not None and find_spec("matplotlib") is None:
-        raise FedpflError("the chart needs matplotlib: pip install matplotlib")
-    if pfllib and (export is None or export.suffix == ".npz"):
+    if chart is not None:
+        require_chart(chart)
+        if find_spec("matplotlib") is None:
+            raise FedpflError("the chart needs matplotlib: pip install matplotlib")
+    to_file = export is not None and export.suffix == ".npz"
+    if pfllib and (export is None or to_file):
         raise ConfigError("pfllib", True, "needs --export FOLDER")
+    if export is not None:
+        _require_free(export.expanduser(), to_file)
     load_app()
     values = {**(app_settings(Path()) or {}), **overrides(run_config, num_clients)}
     check_keys(values)
@@ -73,9 +78,7 @@ def partition_command(
         typer.echo(f"note: {remark}", err=True)
     counts = partition_counts(data)
     typer.echo(as_text(counts, data.client_names, () if data.has_no_class_names else data.class_names))
-    if export is not None and export.suffix == ".npz":
-        if export.expanduser().exists():
-            raise ConfigError("export", str(export), "is there already")
+    if export is not None and to_file:
         _write(export.expanduser(), data.division())
         typer.echo(f"wrote {export}, division {data.checksum}", err=True)
     elif export is not None and pfllib:
@@ -95,6 +98,14 @@ def partition_command(
         how = in_words(with_partitioner(config.data, seed))
         title = f"{short_name(config.data.dataset)}, {how}, {clients} clients"
         typer.echo(f"wrote {bubble_chart(counts, chart, title).absolute()}", err=True)
+
+
+def _require_free(place: Path, is_file: bool) -> None:
+    """Raise ``ConfigError`` for a file that is there, and for a folder with files, which could be of more clients."""
+    if place.exists() and (is_file or not place.is_dir()):
+        raise ConfigError("export", str(place), "is there already")
+    if not is_file and place.is_dir() and any(place.iterdir()):
+        raise ConfigError("export", str(place), "must be a new or an empty folder")
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

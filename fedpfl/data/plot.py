@@ -18,11 +18,16 @@ BUBBLE = "#2f6f9f"
 GRID, AXIS = "#e6e6e6", "#c8c8c8"
 
 
+def require_chart(path: Path) -> None:
+    """Raise ``ConfigError`` for a file that is none of the kinds of charts."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
+
+
 def bubble_chart(counts: np.ndarray, path: str | Path, title: str = "") -> Path:
     """Draw :func:`bubbles` into a ``.png``, ``.svg`` or ``.pdf`` file and return its path; else ``ConfigError``."""
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ConfigError("path", str(path), "must end in .png, .svg or .pdf")
+    require_chart(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     bubbles(counts, title).savefig(content, format=path.suffix[1:].lower(), bbox_inches="tight", pad_inches=0.12)

@@ -296,7 +296,12 @@ def test_an_exported_partition_is_the_one_of_a_simulation(elsewhere):
             expected, actual = getattr(whole, part)(client), getattr(exported, part)(0)
             assert torch.equal(expected.x, actual.x)
             assert torch.equal(expected.y, actual.y)
-    assert fedpfl("partition", "--export", "parts/client-0.npz").exit_code == 2
+    # Two clients' files would stand beside the third one's of another division.
+    for place, why in (("parts", "must be a new or an empty folder"), ("parts/client-0.npz", "is there already")):
+        done = fedpfl("partition", "-c", "num-clients=2", "--export", place)
+        assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"error: export = '{place}': {why}\n")
+    done = fedpfl("partition", "--output", "chart.txt")
+    assert (done.exit_code, done.stdout) == (2, "")
 
 
 def test_a_division_is_written_to_a_file_and_used_by_a_run(elsewhere):

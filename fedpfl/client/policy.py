@@ -95,6 +95,7 @@ class Policy:
         self._check_largest(chosen)
         self._check_code(chosen)
         config = parse_once(run_config)
+        self._check_largest({key: value for key, value in config.flat().items() if sent is None or key in sent})
         if config.wants(ClientSettingsOption) and KEY in chosen:
             for table in tables(config).values():
                 self._check_largest(table)

@@ -345,6 +345,8 @@ def test_numbers_of_a_run_are_bounded(values, allow):
     ask(values, client_settings='{"0": {"local-epochs": 3}}')
     with refuses("local-epochs = 4: at most 3 is allowed"):
         ask(values, client_settings='{"0": {}, "1": {"weight": 9, "local-epochs": 4}}')
+    with refuses("local-epochs = 10: at most 3 is allowed"):  # the default of what a message does not say
+        ask({key: value for key, value in values.items() if key != "local-epochs"})
     allow()
     with refuses(f"threads = 1024: at most {4 * os.cpu_count()} is allowed"):
         ask(values, threads=1024)

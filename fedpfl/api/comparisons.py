@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
-from ..core.settings import plain
+from ..core.settings import joined, plain
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener, require_listeners
 from ..launch import simulation
@@ -22,7 +22,7 @@ from ..launch.progress import Display, GridLines
 from ..launch.shipped import app_settings
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
-from ..setup.all_settings import code_in, functions
+from ..setup.all_settings import all_settings, code_in, functions, single
 from ..setup.objects import as_setting, functions_as_text
 from ..study import execution
 from ..study.analysis.figure import Figure, write_data
@@ -333,7 +333,11 @@ class Runs:
         if isinstance(value, (bool, int, float, str)):
             return value
         if key in functions():
-            return functions_as_text(value, lambda thing, _: self._object(key, thing))
+            return functions_as_text(key, value, lambda thing, _: self._object(key, thing))
+        if key not in references.GROUPS and isinstance(value, (list, tuple, Mapping)):
+            field = all_settings(look=False).get(key)
+            # As in fedpfl.run: where a list is no text, the check of settings refuses it.
+            return joined(value) if field and type(field.default) is str and key not in single() else value
         if key not in references.GROUPS:
             raise ConfigError(key, references.article(value), "must be a number, a text, true or false")
         return self._object(key, value)

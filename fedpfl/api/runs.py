@@ -241,8 +241,11 @@ def load(
         return before
 
     things = python_objects(method, model, None, data)
-    for kind, thing in {**things, **({} if client_models is None else {"client-models": client_models})}.items():
-        functions_as_text(thing, keep, str(folder.config().get(kind, "")))
+    for kind, thing in things.items():  # a list of clients is one object, too
+        text = str(folder.config().get(kind, ""))
+        keep(thing, text if text.startswith(f"{references.PYTHON}:") else "")
+    if client_models is not None:
+        functions_as_text("client-models", client_models, keep, str(folder.config().get("client-models", "")))
     return Run(folder, objects)
 
 

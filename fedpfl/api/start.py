@@ -169,7 +169,7 @@ def run(
         before = stored_texts(resume, values)
         for key in sorted(functions()):
             if key in values:
-                values[key] = functions_as_text(values[key], partial(text_of, key), before.get(key, ""))
+                values[key] = functions_as_text(key, values[key], partial(text_of, key), before.get(key, ""))
         for kind, thing in python.items():
             values[kind] = text_of(kind, thing, before.get(kind, ""))
         texts = {"method": method, "model": model, "dataset": dataset, "data": data}
@@ -284,6 +284,8 @@ def compare(
     if not isinstance(on, Sequence) or not all(isinstance(data, Mapping) for data in on):
         raise ConfigError("on", on, 'must be a list with the settings of each data set: [{"dataset": "digits"}]')
     of_data = [{key: value for key, value in data.items() if key != "name"} for data in on]
+    if named := [data["method"] for data in of_data if "method" in data]:
+        raise ConfigError("method", named[0], "cannot be set in on: `methods` lists what is compared")
     texts_of_methods = [{"method": method} for method in compared]
     tried = [*_each("tune", tune or {}), *_each("vary", vary or {})]
     _require_allowed(compared, settings, *of_data, *texts_of_methods, *tried)

@@ -227,7 +227,8 @@ def checked(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
 def typed(key: str, value: Any, field: dataclasses.Field[Any]) -> Value:
     """Return a value in its setting's type; raise :class:`ConfigError` for one of another type."""
     kind: type = type(field.default)
-    value = joined(value) if kind is str else value
+    if kind is str and field.metadata["limits"].choices is None:  # of words to choose from there is one
+        value = joined(value)
     number = float(value) if kind is float and type(value) is int and abs(value) < 2**63 else value
     if type(number) is not kind:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}

@@ -236,7 +236,7 @@ class _Client:
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
         for key in sorted(functions() - tagged("server")):
             if key in self._settings:
-                self._settings[key] = functions_as_text(self._settings[key], partial(self._text_of, key))
+                self._settings[key] = functions_as_text(key, self._settings[key], partial(self._text_of, key))
         if text is not None:
             self._settings["method"] = text
         check_keys(self._settings)

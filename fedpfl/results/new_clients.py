@@ -25,6 +25,7 @@ from ..core.settings import Value
 from ..data.federation import federated_data
 from ..methods.base import LocalRound
 from ..setup.assembly import make_rule
+from ..setup.config import Config
 from ..training.loop import EVALUATION_BATCH, Score
 from .export import stored_rule
 from .identity import require_same_data
@@ -39,11 +40,8 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     new = new_clients(config.run.seed, config.run.new_clients, int(task["clients"]))
     if not new:
         raise ConfigError("new-clients", config.run.new_clients, "the run held out no clients, so none are new")
-    if not config.training.kind.classes:
-        raise ConfigError("loss", config.training.loss, "new clients can only be tested on classes")
+    require_new_clients(config)
     stored = Simulation.of(folder)
-    if not stored.rule.one_model:
-        raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
     correct = MODES[mode](stored, new)
     engine = stored.engine
     samples = {client: engine.data.sizes(client)[1] for client in new if engine.data.sizes(client)[1]}
@@ -52,6 +50,14 @@ def try_new_clients(folder: RunFolder, mode: str) -> dict[str, Any]:
     each = {str(client): correct[client] / count for client, count in samples.items()}
     weighted = sum(correct.values()) / sum(samples.values())
     return {"mode": mode, "accuracy": statistics.fmean(each.values()), "weighted": weighted, "each": each}
+
+
+def require_new_clients(config: Config) -> None:
+    """Raise :class:`ConfigError` for a run that has no model for clients that were not in it, or cannot test it."""
+    if not config.training.kind.classes:
+        raise ConfigError("loss", config.training.loss, "new clients can only be tested on classes")
+    if not config.method.aggregation.rule.one_model:
+        raise ConfigError("method", config.method.name, "makes a model for each client and has none for new ones")
 
 
 class Simulation:

@@ -94,7 +94,7 @@ class Table:
             return mean if cell.std is None else f"{mean} ± {cell.std:.{digits}f}"
         if isinstance(cell, float):
             return f"{cell:z.{digits}f}" if math.isfinite(cell) else str(cell)
-        return " ".join(uncontrolled(cell).splitlines()) if isinstance(cell, str) else str(cell)
+        return _in_line(cell) if isinstance(cell, str) else str(cell)
 
     def texts(self, row: Sequence[Cell]) -> list[str]:
         """Return the cells of a row as texts for people."""
@@ -106,9 +106,9 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown, with title and note."""
-        body = [[in_cell(cell) for cell in self.texts(row)] for row in self.rows]
+        heads, *body = ([*map(in_cell, map(_in_line, cells))] for cells in (self.columns, *map(self.texts, self.rows)))
         kinds = [_RIGHT if self.is_number(column) else _LEFT for column in range(len(self.columns))]
-        lines = [f"**{self.title}**", "", *(f"| {' | '.join(cells)} |" for cells in [list(self.columns), kinds, *body])]
+        lines = [f"**{_in_line(self.title)}**", "", *(f"| {' | '.join(cells)} |" for cells in [heads, kinds, *body])]
         return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
     def csv(self) -> str:
@@ -197,6 +197,10 @@ def _values(cell: Cell, wide: bool) -> list[str | int | float]:
         return [cell.mean, "" if cell.std is None else cell.std, cell.n]
     value = "" if cell is None else _no_formula(cell) if isinstance(cell, str) else cell
     return [value, "", "" if cell is None else 1] if wide else [value]
+
+
+def _in_line(text: str) -> str:
+    return " ".join(uncontrolled(text).splitlines())
 
 
 def _no_formula(text: str) -> str:

@@ -163,6 +163,13 @@ def functions() -> frozenset[str]:
     return tagged("code") - references.GROUPS.keys()
 
 
+@lru_cache(maxsize=None)
+def single() -> frozenset[str]:
+    """Return the keys of the settings that are one word of several, and no list of them; those of methods left out."""
+    fields = [field for _, cls in _common() for field in s.by_key(cls).items()]
+    return frozenset(key for key, field in fields if field.metadata["limits"].choices is not None)
+
+
 def code_in(values: Mapping[str, Any], without: str = "server") -> list[tuple[str, str]]:
     """Return (setting, ``MODULE:NAME``) for each of the user's own parts that settings without a tag name."""
     return list(references.references(values, sorted(tagged("code") - tagged(without))))

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator, Mapping
 from ..core.errors import RAISED
 from ..core.references import PYTHON, article, is_reference, objects, without_clients
 from ..core.user_code import guarded, stands_for
+from .all_settings import single
 
 # Unique across processes too: a run may be resumed in another one.
 _numbers = itertools.count(secrets.randbits(40))
@@ -51,12 +52,15 @@ def as_setting(kind: str, thing: object, text: str = "", again: bool = False) ->
             stands_for(text, before)
 
 
-def functions_as_text(value: Any, text_of: Callable[[Any, str], str], before: str = "") -> str:
+def functions_as_text(key: str, value: Any, text_of: Callable[[Any, str], str], before: str = "") -> Any:
     """Return a setting of names and objects, or of such for numbers of clients, as a text.
 
+    A list stays one for a setting of which there is one: the check of settings refuses it, however it was given.
     ``before`` is that of a run which is resumed. ``text_of`` returns the text of an object, and is given the one by
     which that run knew it.
     """
+    if isinstance(value, (list, tuple)) and key in single():
+        return value
     listed = value if isinstance(value, (list, tuple, Mapping)) else [value]
     stored = [without_clients(part) for part in before.split(",")]
     earlier_texts = [text if text.startswith(f"{PYTHON}:") else "" for text in stored]

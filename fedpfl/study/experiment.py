@@ -68,7 +68,7 @@ class ExperimentGrid(Grid):
         if not base or value is None:
             return value
         other = self._plain(metric, base, column, seed)
-        return None if other is None else value / other
+        return value / other if other else None
 
     def _plain(self, metric: str, row: str, column: str, seed: int) -> float | None:
         run = self.runs.get((row, column, seed))

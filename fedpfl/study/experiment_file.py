@@ -16,13 +16,15 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ..core.errors import ConfigError
 from ..launch.shipped import read_toml
+from ..setup.all_settings import owners, require_used
 from . import run_numbers
-from .grid import Cell
+from .grid import Cell, method_of
 
 SCALES = ("smoke", "small", "paper")
 DASH = "–"
 AS_PUBLISHED = "As published, except for what the remarks here and in the files of configs/ list."
 ALL, BY_COLUMN = "all", "column"
+METHOD = "method"
 
 # Python's names of the types that pydantic finds missing.
 _TYPES = {"string": "str", "int": "int", "bool": "bool", "dict": "dict", "model": "dict", "list": "list"}
@@ -128,8 +130,8 @@ class _PaperValues(_Part, extra="allow"):
 class ExperimentFile(_Part):
     """A table or figure of a paper; :func:`load` reads it."""
 
-    title: str
-    paper: str
+    title: Words
+    paper: Words
     base: str = ""
     metrics: Annotated[list[str], Field(min_length=1)]
     seeds: Annotated[int, Field(ge=1)]
@@ -147,7 +149,7 @@ class ExperimentFile(_Part):
     unmeasured: list[_NoNumber] = Field([], alias="no-number")
     scales: dict[str, Scale] = Field(alias="scale")
     published: _PaperValues = Field({}, alias="paper-values", validate_default=True)
-    choose: Choose = {}
+    choose: Choose | None = None
     ranking: Ranking | None = None
 
     _path: Path
@@ -222,35 +224,67 @@ class ExperimentFile(_Part):
 
     def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
         """Return the cells that are run at a scale, by columns; settings in ``more`` win over all others."""
-        extent = self.scale(scale)
+        extent, more = self.scale(scale), more or {}
+        for row in extent.rows:
+            self._require_used(row, scale, more)
         return [
-            self._cell(row, column, scale, more or {})
+            self._cell(row, column, scale, more)
             for column in extent.columns
             for row in extent.rows
-            if not self.pooled(column) and (row, column) not in self.not_covered
+            if self._is_run(row, column)
         ]
 
-    def _cell(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Cell:
-        extent, of_column = self.scale(scale), self.columns[column]
-        settings = {
-            **self._bases.get(column, {}), **self.settings, **of_column.settings, **self.rows[row].settings,
+    def _is_run(self, row: str, column: str) -> bool:
+        return not self.pooled(column) and (row, column) not in self.not_covered
+
+    def _settings(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Settings:
+        extent = self.scale(scale)
+        return {
+            **self._bases.get(column, {}), **self.settings, **self.columns[column].settings, **self.rows[row].settings,
             **self.of_cells.get(row, {}).get(column, {}), **extent.settings, **extent.column.get(column, {}),
             **extent.row.get(row, {}), **more,
         }  # fmt: skip
+
+    def _require_used(self, row: str, scale: str, more: Mapping[str, Any]) -> None:
+        """Refuse settings of a row that its methods do not have; a column's may be for one row of several."""
+        columns = [column for column in self.columns if self._is_run(row, column)]
+        methods = {column: method_of(self._settings(row, column, scale, more)) for column in columns}
+        of_row, of_cells = self.rows[row], self.of_cells.get(row, {})
+        choose = of_row.choose or {}
+        lines: list[tuple[str, Settings, Collection[str]]] = [
+            (f"rows.{row}", of_row.settings, methods.values()),
+            (f"rows.{row}.choose", choose, methods.values()),
+            (f"scale.{scale}.row.{row}", self.scale(scale).row.get(row, {}), methods.values()),
+            *((f"cells.{row}.{column}", of_cells.get(column, {}), [method]) for column, method in methods.items()),
+        ]
+        for place, values, of_values in lines if columns and METHOD not in choose else ():
+            try:
+                require_used(values, sorted({*of_values}))
+            except ConfigError as error:
+                raise ConfigError(error.key, error.value, f"{place}: {error.message}") from error
+
+    def _cell(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Cell:
+        extent, of_column = self.scale(scale), self.columns[column]
+        settings = self._settings(row, column, scale, more)
         script, *arguments = extent.generate.get(column) or of_column.generate or [""]
         generate = (str(self._path.parent / script), *arguments) if script else ()
-        choices = tuple(self.choices(scale, row, column, more))
+        candidates = self._candidates(scale, row, column, more)
         lines = {
             f"rows.{row}": self.rows[row].settings, f"cells.{row}.{column}": self.of_cells.get(row, {}).get(column, {}),
             f"columns.{column}": of_column.settings, f"scale.{scale}.row.{row}": extent.row.get(row, {}),
             f"scale.{scale}.column.{column}": extent.column.get(column, {}),
         }  # fmt: skip
-        chosen = choices[0] if choices else {}
         for place, key, value in ((place, *item) for place, values in lines.items() for item in values.items()):
-            if key in chosen:
+            if key in candidates:
                 allowed = "is also in the row's choose; remove it there or here"
                 raise ConfigError(key, value, f"{place}: {allowed}")
-        return Cell(row, column, settings, tuple(of_column.clients), generate, choices, frozenset(self.needs(row)))
+        if METHOD not in candidates:  # a setting of one method is chosen for it alone
+            method = method_of(settings)
+            candidates = {key: tried for key, tried in candidates.items() if method in owners().get(key, (method,))}
+        combined = product(*candidates.values()) if candidates else ()
+        choices = tuple(dict(zip(candidates, choice, strict=True)) for choice in combined)
+        metrics = frozenset(self.needs(row, column))
+        return Cell(row, column, settings, tuple(of_column.clients), generate, choices, metrics)
 
     def pooled(self, column: str) -> list[str]:
         """Return the columns whose cells a column puts together; none for a column that is run."""
@@ -260,21 +294,16 @@ class ExperimentFile(_Part):
         """Return the metric that is measured in a row, in the table of a metric."""
         return self.rows[row].metric or metric
 
-    def needs(self, row: str) -> set[str]:
-        """Return the names of all that is measured in a row."""
-        return {self.metric(row, metric) for metric in self.metrics}
+    def needs(self, row: str, column: str) -> set[str]:
+        """Return the names of all that is measured in a cell."""
+        return {self.metric(row, metric) for metric in self.metrics if (metric, row, column) not in self.no_number}
 
-    def choices(self, scale: str, row: str, column: str, fixed: Collection[str] = ()) -> list[Settings]:
-        """Return the combinations of values among which those of a cell are chosen; none: nothing is chosen.
-
-        Settings that are ``fixed`` otherwise are not chosen.
-        """
+    def _candidates(self, scale: str, row: str, column: str, fixed: Collection[str]) -> Choose:
+        """Return the values among which those of a cell are chosen; settings that are ``fixed`` are not chosen."""
         levels = (self.scale(scale).choose, self.columns[column].choose, self.choose)
-        choose = next(level for level in levels if level is not None)
-        of_row = self.rows[row].choose
-        candidates = of_row if choose and of_row is not None else choose
-        values = {key: tried for key, tried in candidates.items() if key not in fixed}
-        return [dict(zip(values, choice, strict=True)) for choice in product(*values.values())] if values else []
+        choose, of_row = next((level for level in levels if level is not None), None), self.rows[row].choose
+        candidates = choose or {} if of_row is None or choose == {} else of_row
+        return {key: tried for key, tried in candidates.items() if key not in fixed}
 
 
 def load(path: Path) -> ExperimentFile:
@@ -359,6 +388,9 @@ def _check_paper_values(experiment: ExperimentFile, where: str) -> None:
             if len(values) != len(experiment.columns):
                 allowed = f"{where}.{metric}: needs a value for each of the {len(experiment.columns)} columns"
                 raise ConfigError(row, [*values], allowed)
+            for value in values:
+                if value is not None and type(value) not in (str, int, float):
+                    raise ConfigError(row, value, f"{where}.{metric}: must be a text or a number")
     dashes = any(None in values for lines in published.values() for values in lines.values())
     if (dashes or published.keys() != {*experiment.metrics}) and not experiment.published.missing:
         raise ConfigError("missing", None, f"{where} must give the reason why the paper has no value")

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY, CLASSES, is_share
+from ..core.settings import by_key, typed
 from ..methods import find
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread
@@ -46,7 +47,7 @@ class Cell:
     @property
     def method(self) -> str:
         """The name of its method."""
-        return find(str(self.settings.get("method", RunSettings.method))).name
+        return method_of(self.settings)
 
     def plan(self, seed: int, store: Store, choice: Choice | None = None) -> PlannedRun:
         """Check a run of the cell, with chosen settings, and name it."""
@@ -58,7 +59,11 @@ class Cell:
                 key: value.replace(GENERATED, folder) if isinstance(value, str) else value
                 for key, value in settings.items()
             }
-        return plan(settings, seed, self.metrics, generate)
+        run = plan(settings, seed, self.metrics, generate)
+        if wrong := [client for client in self.clients if not 0 <= client < run.settings["num-clients"]]:
+            allowed = f"columns.{self.column}: must be from 0 to {run.settings['num-clients'] - 1}, a client of the run"
+            raise ConfigError("clients", wrong[0], allowed)
+        return run
 
 
 class Grid:
@@ -250,6 +255,12 @@ class Grid:
         """Summarise a cell's numbers over all seeds or some, shares in percent; None where there are none."""
         values = [self.value(metric, row, column, seed) for seed in (self.seeds if seeds is None else seeds)]
         return self.metric(metric).spread([value for value in values if value is not None])
+
+
+def method_of(settings: Mapping[str, Any]) -> str:
+    """Return the name of the method that settings name."""
+    text = typed("method", settings.get("method", RunSettings.method), by_key(RunSettings)["method"])
+    return find(str(text)).name
 
 
 def _untested(line: Mapping[str, Any]) -> bool:

@@ -26,6 +26,10 @@ from .table_layout import Column, Line, chosen_column, in_lines, rows_by_columns
 
 CURVE_ROUNDS = 20
 
+_NUMBER = r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?"
+# What may follow a number of a paper: its deviation, its unit, a remark.
+_PUBLISHED = re.compile(rf"\s*({_NUMBER})\s*(?:$|[±%(\\]|\+)")
+
 
 def tables_and_figures(grid: ExperimentGrid) -> tuple[list[Table], list[Figure]]:
     """Return the tables and the figures of an experiment and of its analyses."""
@@ -68,7 +72,10 @@ def _cell(grid: ExperimentGrid, metric: str, row: str, column: str) -> TableCell
     if values := grid.values(metric, row, column):
         plain = grid.experiment.fractions or grid.experiment.relative_to
         return Spread.of(values) if plain else grid.metric(metric).spread(values)
-    columns = grid.pooled(row, column) or [column]
+    others = grid.pooled(row, column)
+    if grid.experiment.pooled(column) and not others:
+        return None  # none of what it puts together is run
+    columns = others or [column]
     states = {grid.state(row, other, seed) for seed in grid.seeds for other in columns}
     if states == {State.FINISHED}:
         return None  # the method has no such number
@@ -186,7 +193,7 @@ def figures(grid: ExperimentGrid) -> list[Figure]:
     """
     experiment, extent = grid.experiment, grid.extent
     out: list[Figure] = [ranking.figure for ranking in rankings(grid) if ranking.figure]
-    place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} (-?[\d.]+(?:e-?\d+)?)(?=,|$)")
+    place = re.compile(rf"(?:^|, ){re.escape(experiment.x)} ({_NUMBER})(?=,|$)")
     for metric in experiment.metrics if experiment.x else ():
         points: dict[str, list[tuple[float, Spread]]] = {}
         for row, column in product(extent.rows, extent.columns):
@@ -217,8 +224,8 @@ def _number(cell: TableCell) -> Spread | None:
     """Return a cell's number; the paper's are texts."""
     if isinstance(cell, Spread):
         return cell
-    match = re.match(r"-?\d+(?:\.\d+)?", cell) if isinstance(cell, str) else None
-    return Spread(float(match.group()), None, 1) if match else None
+    match = _PUBLISHED.match(cell.replace("−", "-")) if isinstance(cell, str) else None
+    return Spread(float(match.group(1)), None, 1) if match else None
 
 
 def _note(grid: ExperimentGrid, metric: str) -> str:
@@ -226,6 +233,7 @@ def _note(grid: ExperimentGrid, metric: str) -> str:
     parts = [f"{experiment.paper}. Scale {grid.scale}: {extent.remarks}", experiment.remarks]
     parts += _repeated(grid)
     parts += _incomplete(grid, metric)
+    parts += _put_together(grid)
     parts += _without_number(grid, metric)
     reasons: dict[str, list[str]] = {}
     for (row, column), reason in experiment.not_covered.items():
@@ -258,6 +266,19 @@ def _incomplete(grid: ExperimentGrid, metric: str, only: str | None = None) -> I
     between = "; " if only is None else ", "
     for count, cells in sorted(thin.items()):
         yield f"Only {count} {'seed' if count == 1 else 'seeds'}: {between.join(cells)}."
+
+
+def _put_together(grid: ExperimentGrid) -> Iterator[str]:
+    """Yield which columns put together fewer others than they name: the scale or a row lacks some."""
+    rows = grid.extent.rows
+    for column in grid.extent.columns:
+        rows_of: dict[tuple[str, ...], list[str]] = {}
+        for row in rows:
+            rows_of.setdefault((*grid.pooled(row, column),), []).append(row)
+        for others, thin in rows_of.items():
+            if 0 < len(others) < len({*grid.experiment.pooled(column)}):
+                whose = "" if len(thin) == len(rows) else f" for {', '.join(thin)}"
+                yield f"{column} is of {', '.join(others)} alone{whose}."
 
 
 def _without_number(grid: ExperimentGrid, metric: str, only: str | None = None) -> Iterator[str]:

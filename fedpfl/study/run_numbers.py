@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,8 @@ def _cost(kind: str, argument: str) -> Metric | None:
     try:
         target = float(text)
     except ValueError:
+        return None
+    if not name or not math.isfinite(target):
         return None
     heading, cost = COSTS[kind]
 

@@ -104,8 +104,24 @@ def plan(
     name = f"{references.short_name(str(flat['method']))}-{references.short_name(str(flat['dataset']))}"
     digest = _hash([counted, contents_now["modules"]])
     modes = sorted({mode for name in measured if (mode := run_numbers.mode_of(name)) is not None})
+    _require_new_clients(config, modes)
     rounds = config.run.num_server_rounds
     return PlannedRun(f"{name}-{digest}", flat, rounds, tuple(modes), generate, key, contents_now)
+
+
+def _require_new_clients(config: Config, modes: Collection[str]) -> None:
+    """Raise :class:`ConfigError` for what new clients cannot do after a run, before it is made."""
+    if not modes:
+        return
+    from ..results.new_clients import MODES, require_new_clients
+
+    for mode in modes:
+        if mode not in MODES:
+            name = f"{run_numbers.NEW_CLIENTS}:{mode}"
+            raise ConfigError("metrics", name, f"the mode must be one of {', '.join(MODES)}")
+    if not config.run.new_clients:
+        raise ConfigError("new-clients", 0.0, f"must be above 0 for a metric {run_numbers.NEW_CLIENTS}:MODE")
+    require_new_clients(config)
 
 
 def _hash(value: object) -> str:

@@ -12,12 +12,10 @@ from ..core import references
 from ..core.errors import ConfigError, printable
 from ..core.metrics import ACCURACY
 from ..launch.shipped import value_of
-from ..methods import find
 from ..results.tables import Cell as TableCell
 from ..results.tables import Spread, Table
 from ..setup.all_settings import owners, require_used, tagged
-from ..setup.config import RunSettings
-from .grid import Cell, Grid, in_words
+from .grid import Cell, Grid, in_words, method_of
 from .run_store import State, Store
 from .table_layout import Column, Line, in_lines, lines_of, number_column
 
@@ -57,7 +55,7 @@ class SweepGrid(Grid):
                 raise ConfigError("grid", key, "changes no result: all its values would give the same run")
         points = [dict(zip(fixed, values, strict=True)) for values in itertools.product(*fixed.values())]
         # All methods are found before it is asked whose setting a key is.
-        self.methods = sorted({_method(point, base) for point in points})
+        self.methods = sorted({method_of({**base, **point}) for point in points})
         self.points: list[dict[str, Any]] = []
         for point in (_own_settings(point, base) for point in points):
             if point not in self.points:
@@ -128,14 +126,9 @@ class SweepGrid(Grid):
         return "Ordered by accuracy on test samples, so the first line is too optimistic (see --select validation)."
 
 
-def _method(point: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Return the name of the method of a point."""
-    return find(str({**base, **point}.get("method", RunSettings.method))).name
-
-
 def _own_settings(point: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return a point without settings of other methods; points that differ only in these are one."""
-    method, owned = _method(point, base), owners()
+    method, owned = method_of({**base, **point}), owners()
     return {key: value for key, value in point.items() if method in owned.get(key, (method,))}
 
 

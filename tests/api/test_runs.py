@@ -109,6 +109,7 @@ def test_objects_are_parts(elsewhere):
         fedpfl.load(run.path).model(client=2)
     loaded = fedpfl.load(run.path, method=Own, model=net, data=clients)
     assert torch.equal(loaded.model(client=2).out.weight, model.out.weight)
+    assert any(thing is clients for thing in loaded._objects.values()), "a list of clients is one object"
 
 
 WRONG = [
@@ -117,6 +118,7 @@ WRONG = [
     ("compare(['fedavg', 'fedpr'])", "method = 'fedpr': must be one of"),
     ("compare(['fedavg', 'fedper'], tune={'learning_rate': [-1]})", "learning-rate = -1: must be > 0"),
     ("compare(['fedavg', 'fedper'], on={'dataset': 'digits'})", "on = {'dataset': 'digits'}: must be a list with"),
+    ("compare('fedavg', 'fedper', on=[{'method': 'local'}])", "method = 'local': cannot be set in on: `methods` lists"),
     ("sweep({'learning_rte': [1]})", "learning-rte = 1: there is no such setting"),
     ("sweep({'learning_rate': 0.1})", "grid = {'learning_rate': 0.1}: must have a list of values"),
     ("sweep(['learning-rate=0.1'])", "grid = ['learning-rate=0.1']: must be settings with the values to try"),

@@ -111,6 +111,10 @@ def test_written_tables_are_read_as_they_were() -> None:
     assert f"Made today.\n\n{first.markdown()}\n{second.markdown()}" == text
     assert [first.is_number(column) for column in range(3)] == [False, True, True]
     assert first.rows[1] == ["a|b", "1.5", "–"] and second.rows[0] == ["a < b, <b>"]
+    names = Table("One\nline", ["a|b", "<b>", "two\nlines"], [[1, 2, 3]]).markdown()
+    (read,) = read_markdown(names)
+    assert (read.title, read.columns, read.rows) == ("One line", ["a|b", "<b>", "two lines"], [["1", "2", "3"]])
+    assert "| a\\|b | &lt;b> | two lines |" in names
     assert read_markdown("no table\n") == []
     with pytest.raises(ValueError, match="a row has 2 cells for 3 columns"):
         read_markdown(text.replace(" | 3 |", " |"))

@@ -67,6 +67,27 @@ def test_values_are_drawn_over_the_numbers_in_the_names(fake: Fake, tmp_path: Pa
     assert "but not drawn: pip install matplotlib" in fedpfl("experiment", "run", path, "--seeds", 2, "-q").stderr
 
 
+@pytest.mark.parametrize(
+    ("published", "drawn"),
+    [("1e-05", 1e-05), ('"1e-3 (0.1)"', 1e-3), ('"−5.5 %"', -5.5), ('"1,234"', None), ('"< 3"', None), ("61", 61.0)],
+)
+def test_a_paper_s_number_is_drawn_as_it_is_or_not_at_all(fake: Fake, tmp_path: Path, published, drawn) -> None:
+    text = FILE.replace('"A"', '"v 1.2.3"').replace('"B"', '"v 2"').replace("seeds = 3", 'seeds = 3\nx = "v"', 1)
+    path, left = write(tmp_path, text.replace("61.5]", f"{published}]")), tmp_path / "out/tables/table/smoke"
+    assert fedpfl("experiment", "run", path, "-q", "--output-dir", tmp_path / "out").exit_code == 0
+    name = "a-table-personalised-accuracy-mean-over-clients-best-round"
+    rows = list(csv.reader(io.StringIO((left / f"{name}.csv").read_text())))[1:]
+    assert [float(row[2]) for row in rows if row[0] == "FedAvg, published"] == ([] if drawn is None else [drawn])
+    assert {row[1] for row in rows} == {"2.0"}, "1.2.3 is no number"
+
+
+def test_nothing_is_relative_to_zero(fake: Fake, tmp_path: Path) -> None:
+    fake.accuracy["local"] = -0.01
+    path = write(tmp_path, FILE.replace("seeds = 3", 'seeds = 3\nrelative-to = "Local"', 1))
+    done = fedpfl("experiment", "run", path)
+    assert done.exit_code == 0 and "These runs have no such number: FedAvg, A; Local, A; FedAvg, B." in done.stdout
+
+
 def test_a_failure_shows_in_the_table_and_in_the_exit_code(fake: Fake, tmp_path: Path) -> None:
     fake.fail["local"] = "no memory"
     done = fedpfl("experiment", "run", write(tmp_path))

@@ -8,7 +8,9 @@ import pytest
 from grids import FILE, write
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.study.experiment import ExperimentGrid
 from fedpfl.study.experiment_file import load
+from fedpfl.study.run_store import Store
 
 ROWS = '[rows]\n"FedAvg" = { method = "fedavg" }\n"Local" = { method = "local" }'
 METRICS = 'metrics = ["personalised-best", "gigabytes"]'
@@ -92,6 +94,9 @@ def test_a_scale_takes_what_several_files_share(tmp_path: Path) -> None:
         ("[scale.small]", "[scale.large]", "scale = 'large'"),
         ("seeds = 3", "seeds = = 3", "is not valid TOML"),
         ('base = "base.toml"', 'base = "none.toml"', "cannot be read (No such file or directory)"),
+        ('"60.39 ± 1.46"', "true", "FedAvg = True: table.toml: paper-values.personalised-best: must be a text"),
+        ('"gigabytes"]', '"rounds-to:accuracy=nan"]', "metrics = 'rounds-to:accuracy=nan': must be one of"),
+        ('"gigabytes"]', '"seconds-to:=0.5"]', "metrics = 'seconds-to:=0.5': must be one of"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -100,3 +105,55 @@ def test_a_mistake_is_one_line(tmp_path: Path, old: str, new: str, message: str)
         load(write(tmp_path, FILE.replace(old, new)))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+LOCAL, OF_A = '"Local" = { method = "local" }', '"A" = { dirichlet-alpha = 0.1 }'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('method = "local" }', 'method = "local", fedprox-mu = 0.1 }', "rows.Local: is a setting of"),
+        (CELL, f"{CELL}\nfedprox-mu = 0.1", "cells.FedAvg.B: is a setting of fedprox"),
+        (LOCAL, '"Local" = { method = ["local"] }', "method = ['local']: must be a text in quotes"),
+        (LOCAL, '"Local" = { method = "local", choose = { fedprox-mu = [1] } }', "rows.Local.choose: is a setting"),
+        (LOCAL, '"Local" = { method = "local", choose = { learning-rate = [1] } }', "needs validation-fraction"),
+        (OF_A, '"A" = { clients = [0, 4] }', "clients = 4: columns.A: must be from 0 to 3, a client of the run"),
+        (OF_A, '"A" = { clients = [-1] }', "clients = -1: columns.A: must be from 0 to 3"),
+        ('"gigabytes"]', '"new-clients:tune"]', "metrics = 'new-clients:tune': the mode must be one of local-train, "),
+        ('"gigabytes"]', '"new-clients:fine-tune"]', "new-clients = 0.0: must be above 0 for a metric new"),
+    ],
+)  # fmt: skip
+def test_what_would_change_nothing_or_fail_at_the_end_is_refused_before_the_first_run(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in FILE
+    with pytest.raises(ConfigError) as error:
+        ExperimentGrid(load(write(tmp_path, FILE.replace(old, new))), "smoke", Store(tmp_path / "runs"))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_method_without_a_model_for_new_clients_needs_no_number(tmp_path: Path) -> None:
+    text = FILE.replace('"gigabytes"]', '"new-clients:fine-tune"]').replace(
+        "paper = ", "settings = { new-clients = 0.25 }\npaper = "
+    )
+    text = text.replace('method = "local"', 'method = "fedamp"')
+    with pytest.raises(ConfigError, match="method = 'fedamp': makes a model for each client and has none for new ones"):
+        ExperimentGrid(load(write(tmp_path, text)), "smoke", Store(tmp_path / "runs"))
+    without = '[[no-number]]\nrows = ["Local"]\nmetrics = ["new-clients:fine-tune"]\nreason = "none"\n[scale.smoke]'
+    cells = ExperimentGrid(load(write(tmp_path, text.replace("[scale.smoke]", without))), "smoke", Store(tmp_path)).runs
+    assert {row: run.modes for (row, _, _), run in cells.items()} == {"FedAvg": ("fine-tune",), "Local": ()}
+
+
+def test_a_setting_of_one_method_is_chosen_for_it_alone(tmp_path: Path) -> None:
+    text = FILE.replace("[rows]", "[choose]\nfedprox-mu = [0.1, 1.0]\nmomentum = [0.5]\n[rows]", 1)
+    path = write(tmp_path, text.replace('method = "local"', 'method = "fedprox"'))
+    number = {(cell.row, cell.column): len(cell.choices) for cell in load(path).cells("smoke")}
+    assert number == {("FedAvg", "A"): 1, ("FedAvg", "B"): 1, ("Local", "A"): 2}
+
+
+def test_a_row_chooses_where_the_file_does_not(tmp_path: Path) -> None:
+    row = '"Local" = { method = "local", choose = { momentum = [0.5, 0.9] } }'
+    cells = load(write(tmp_path, FILE.replace(LOCAL, row))).cells("smoke")
+    assert {cell.row: len(cell.choices) for cell in cells} == {"FedAvg": 0, "Local": 2}

@@ -162,16 +162,20 @@ def test_accuracy_is_drawn_over_bytes(board: Path) -> None:
     assert not figures(measured(board, more={"learning-rate": 0.9, "dirichlet-alpha": 0.4}))
 
 
+def choices(path: Path, scale: str, row: str, column: str) -> list[dict]:
+    cells = {(cell.row, cell.column): cell.choices for cell in load(path).cells(scale)}
+    return [*cells[row, column]]
+
+
 def test_whose_values_count(board: Path) -> None:
     text = FILE.replace('"B b" = { ', '"B b" = { choose = { batch-size = [5] }, ')
     board.write_text(text)
-    of = load(board)
-    assert of.choices("smoke", "FedAvg", "A") == [{"learning-rate": 0.1}, {"learning-rate": 0.2}]
-    assert of.choices("smoke", "FedAvg", "B b") == [{"batch-size": 5}]
-    assert len(of.choices("smoke", "FedProx", "B b")) == 3, "the row's before the column's"
-    assert of.choices("small", "FedProx", "B b") == [], "this scale chooses nothing"
+    assert choices(board, "smoke", "FedAvg", "A") == [{"learning-rate": 0.1}, {"learning-rate": 0.2}]
+    assert choices(board, "smoke", "FedAvg", "B b") == [{"batch-size": 5}]
+    assert len(choices(board, "smoke", "FedProx", "B b")) == 3, "the row's before the column's"
+    assert choices(board, "small", "FedProx", "B b") == [], "this scale chooses nothing"
     board.write_text(text.replace("choose = {}", "choose = { learning-rate = [0.3] }"))
-    assert load(board).choices("small", "FedAvg", "B b") == [{"learning-rate": 0.3}], "the scale's before the column's"
+    assert choices(board, "small", "FedAvg", "B b") == [{"learning-rate": 0.3}], "the scale's before the column's"
 
 
 @pytest.mark.parametrize(

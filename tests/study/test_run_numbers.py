@@ -114,6 +114,7 @@ def test_the_attack_s_average_and_maximum_and_those_over_columns(tmp_path, monke
     assert [cell.mean for cell in average[0][1:]] == [2, 11, 6.5]
     assert [cell.mean for cell in maximum[0][1:]] == [3, 12, 12]
     assert (average[1][1].mean, average[1][2], average[1][3].mean) == (2, None, 2), "one cell of two is not covered"
+    assert "both is of A alone for Local." in tables(measured)[0].note
 
 
 @pytest.mark.parametrize(

@@ -196,12 +196,20 @@ def file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
+def another_name(name: str, names: Sequence[str]) -> str:
+    """Return a name of a file that is none of ``names``: titles may differ only in what no file's name has."""
+    same = sum(other == name or other.startswith(f"{name}--") for other in names)
+    return f"{name}--{same + 1}" if same else name
+
+
 def _csv(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[str, bytes]:
     return "csv", Table(title, columns, rows).csv().encode()
 
 
 def write_data(figures: Iterable[Figure], folder: Path, prefix: str = "") -> None:
     """Write the data of figures into a folder that is there, each into a file named after its title."""
+    names = list[str]()
     for figure in figures:
         ending, content = figure.file()
-        write_atomically(folder / f"{prefix}{file_name(figure.title)}.{ending}", content)
+        names.append(another_name(f"{prefix}{file_name(figure.title)}", names))
+        write_atomically(folder / f"{names[-1]}.{ending}", content)

@@ -22,7 +22,7 @@ from ...core.errors import uncontrolled
 from ...core.files import write_atomically
 from ...results.tables import Table
 from ...version import __version__
-from ..analysis.figure import Distributions, Division, Figure, Heatmap, Images, Points, file_name
+from ..analysis.figure import Distributions, Division, Figure, Heatmap, Images, Points, another_name, file_name
 from .draw import IN_PAGE, Pen, Style
 from .sections import Section
 
@@ -84,9 +84,8 @@ def write_plots(
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for part, figure in ((section.part, figure) for section in map(bounded, sections) for figure in section.figures):
-        name = file_name(f"{part} {figure.title}")
-        same = sum(path.stem == name or path.stem.startswith(f"{name}--") for path in paths)
-        path = folder / f"{name}{f'--{same + 1}' if same else ''}.{form}"
+        name = another_name(file_name(f"{part} {figure.title}"), [path.stem for path in paths])
+        path = folder / f"{name}.{form}"
         write_atomically(path, pen.file(figure, form, figure.title if titles else ""))
         paths.append(path)
     return paths

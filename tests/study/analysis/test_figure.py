@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from fedpfl.study.analysis.figure import Bars, Heatmap, Images, Lines, Points, file_name
+from fedpfl.study.analysis.figure import Bars, Heatmap, Images, Lines, Points, file_name, write_data
 
 
 def test_numbers_become_csv():
@@ -17,6 +17,12 @@ def test_numbers_become_csv():
     assert Bars("t", "y", ["g"], {"a": [1.0], "b": [None]}).file() == ("csv", b"group,a,b\ng,1.0,\n")
     matrix = Heatmap("t", "x", "y", np.array([[1.0, 2.0]]), ["r"], ["c", "d"])
     assert matrix.file() == ("csv", b"y,c,d\nr,1.0,2.0\n")
+
+
+def test_figures_whose_titles_have_one_file_name_each_get_a_file(tmp_path):
+    write_data([Lines(title, "x", "y", {title: ([1], [2])}) for title in ("drift α", "drift β", "drift")], tmp_path)
+    written = {path.name: path.read_text().splitlines()[1] for path in tmp_path.iterdir()}
+    assert written == {"drift.csv": "drift α,1,2", "drift--2.csv": "drift β,1,2", "drift--3.csv": "drift,1,2"}
 
 
 def test_images_become_npz():

@@ -68,11 +68,6 @@ def export_personal(
     return [models.write(client, models.shared(client), form) for client in whose]
 
 
-def personal_models(folder: RunFolder, clients: Sequence[int] | None = None) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """Yield (client, what its plain model loads), for clients with a model of their own."""
-    yield from _personal_models(_StoredModels(folder), clients)
-
-
 def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Module:
     """Return a trained model as the plain one, without the method's changes, on the CPU and in evaluation mode.
 
@@ -87,6 +82,7 @@ def trained_model(folder: RunFolder, client: int | str | None = None) -> nn.Modu
 
 
 def _personal_models(models: _StoredModels, clients: Sequence[int] | None) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield (client, what its plain model loads), for clients with a model of their own."""
     any_found, missing, total = False, list[FedpflError](), models.task["clients"]
     for client in range(total) if clients is None else clients:
         if not 0 <= client < total:

@@ -16,7 +16,7 @@ from fedpfl.client.tested_model import score_of
 from fedpfl.core.checksummed_files import from_json_line, json_line
 from fedpfl.core.errors import DamagedFile, DataError, NoPlainModel, StateError
 from fedpfl.data.federation import federated_data
-from fedpfl.results.export import personal_models, trained_model
+from fedpfl.results.export import trained_model
 from fedpfl.setup.config import Config
 from fedpfl.training.loop import Score
 
@@ -75,13 +75,8 @@ def same_as_exported(tmp_path, folder, client, device, module):
     """Return whether a module is what `fedpfl export` makes where shared and personal arrays are on one machine."""
     there = ClientState(tmp_path / "state", folder.task()["state_key"], client).folder
     shutil.copytree(device, there)
-    exported = dict(personal_models(folder, [client]))
-    if not exported:  # one model of all, and the run's own file has it
-        exported = {client: trained_model(folder).state_dict()}
-    arrays = module.state_dict()
-    return exported[client].keys() == arrays.keys() and all(
-        torch.equal(arrays[name], array) for name, array in exported[client].items()
-    )
+    exported, arrays = trained_model(folder, client).state_dict(), module.state_dict()
+    return exported.keys() == arrays.keys() and all(torch.equal(arrays[name], exported[name]) for name in arrays)
 
 
 def one(tmp_path, **settings):

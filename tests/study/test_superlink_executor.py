@@ -22,7 +22,7 @@ from fedpfl.bench.testbed import Testbed
 from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError
 from fedpfl.methods import methods
-from fedpfl.results.export import personal_models, trained_model
+from fedpfl.results.export import trained_model
 from fedpfl.study import superlink_executor
 from fedpfl.study.execution import Execution
 from fedpfl.study.run_store import PlannedRun, State, Store, plan
@@ -244,7 +244,7 @@ def test_devices_keep_the_models_that_a_simulation_exports(elsewhere: Path, stor
             continue
         plain.add(method)
         simulated = exported(elsewhere / method, 2, dict(run.settings))
-        weights = dict(personal_models(simulated)) or dict.fromkeys(range(2), trained_model(simulated).state_dict())
+        weights = [trained_model(simulated, client).state_dict() for client in range(2)]
         for client, folder in enumerate(models):
             arrays = load_model(folder).module.state_dict()
             assert arrays.keys() == weights[client].keys(), method

@@ -8,7 +8,7 @@ from fedpfl.client.device_model import load_model
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.payload import Payload, is_probe
 from fedpfl.core.server_view import new_clients
-from fedpfl.results.export import personal_models
+from fedpfl.results.export import trained_model
 from fedpfl.results.new_clients import try_new_clients
 from fedpfl.results.resumed_run import ResumedRun
 from fedpfl.setup.config import Config
@@ -101,7 +101,7 @@ def test_a_device_that_missed_the_end_gets_its_model_afterwards(tmp_path, clock)
     assert [(kind, client) for kind, client, *_ in grid.log if kind != "query"] == [("evaluate", 1)]
     model = load_model(model_of(tmp_path, 1))
     assert model.about["round"] == 2
-    arrays = dict(personal_models(folder, [1]))[1]
+    arrays = trained_model(folder, client=1).state_dict()
     assert all(np.array_equal(array.numpy(), arrays[name].numpy()) for name, array in model.module.state_dict().items())
     assert list(ResumedRun(folder.path).personalised()["missed"]["each"]) == ["1"]
     with pytest.raises(FedpflError, match="run: nothing to do: every connected client was already tested"):

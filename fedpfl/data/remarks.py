@@ -156,12 +156,18 @@ def _alike(data: Dataset) -> list[str]:
         shown = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
         if shown:
             lines.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
-        others = [repr(name) for name in names if not _is_number(name)]
+        none = [repr(name) for name in names if what != "features" and _in_usual_form(name) in NOTHING]
+        if none:
+            shown = f"{in_short(none)} among the {what} is taken for one of them"
+            lines.append(f"{data.name}: {shown}; if it stands for an unknown one, leave its samples out")
+        others = [repr(name) for name in names if not _is_number(name) and repr(name) not in none]
         if what != "features" and others and len(names) > 2 * len(others):
             lines.append(f"{data.name}: {what} are numbers, but for {in_short(others)}, which counts as one of them")
     return lines
 
 
+# What R, SQL and Python write for a missing value.
+NOTHING = ("?", "-", "n/a", "na", "nan", "none", "null")
 # A number, however it is written; the exponent is none with which a name would grow.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?")
 
@@ -177,7 +183,8 @@ def _is_number(name: str) -> bool:
 
 
 def _in_usual_form(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    shown = "".join(letter for letter in unicodedata.normalize("NFKC", name) if unicodedata.category(letter) != "Cf")
+    return " ".join(shown.casefold().split())
 
 
 def _leaked(data: Dataset, shares: list[Share]) -> list[str]:

@@ -60,7 +60,7 @@ def test_of_a_part_the_number_is_told_and_of_an_honest_test_nothing():
 
 
 def test_words_that_differ_only_in_spelling_are_told(tmp_path):
-    rows = {"ann": ("yes", "no", "Mon"), "Ann ": ("Yes", "No", "mon")}
+    rows = {"ann": ("yes", "no", "Mon"), "Ann\u200b ": ("Yes", "No", "mon")}
     for name, (yes, no, day) in rows.items():
         lines = [f"{n},{day if n % 3 else 'Tue'},{yes if n % 2 else no}" for n in range(20)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,day,label", *lines]))
@@ -69,14 +69,30 @@ def test_words_that_differ_only_in_spelling_are_told(tmp_path):
     for remark in (
         "classes differ only in spelling: 'No' and 'no', 'Yes' and 'yes'",
         "features differ only in spelling: 'day=Mon' and 'day=mon'",
-        "clients differ only in spelling: 'Ann ' and 'ann'",
+        "clients differ only in spelling: 'Ann\\u200b ' and 'ann'",
     ):
         assert remark in said
     assert "spelling" not in divided((X, np.array(["no", "yes"])[Y]))[1]
 
 
+@pytest.mark.parametrize("word", ["NA", "N/A", "null", "None"])
+def test_a_name_that_stands_for_a_missing_one_is_told(word, tmp_path):
+    """R writes NA; pandas writes nothing, and nan where names were made texts, which names nobody."""
+    lines = [f"{n},{word if n % 3 else 'yes'},{'ann' if n % 2 else word}" for n in range(40)]
+    path = tmp_path / "all.csv"
+    path.write_text("\n".join(["a,label,client", *lines]))
+    said = "\n".join(FederatedData(DataSettings(dataset="table", data=str(path)), 2, 1).remarks)
+    assert f"'{word}' among the classes is taken for one of them; if it stands for an unknown one, leave" in said
+    assert f"'{word}' among the clients is taken for one of them" in said
+    path.write_text(path.read_text().replace(word, "nan"))
+    with pytest.raises(DataError, match="line 2, column 'client': is empty"):
+        FederatedData(DataSettings(dataset="table", data=str(path)), 2, 1)
+    told = "\n".join(divided([(X, Y), (X + 1, Y)], min_samples=2)[1].splitlines())
+    assert "among the c" not in told
+
+
 @pytest.mark.parametrize(
-    ("labels", "word"), [(("0", "1", "2", "x"), "'x'"), (("1", "2", "N/A"), "'N/A'"), (("0", "1", "a", "b"), None)]
+    ("labels", "word"), [(("0", "1", "2", "x"), "'x'"), (("1", "2", "N/B"), "'N/B'"), (("0", "1", "a", "b"), None)]
 )
 def test_a_word_among_numbers_is_told(labels, word):
     said = divided((X, np.array(labels)[np.arange(60) % len(labels)]))[1]

@@ -100,7 +100,16 @@ def seconds_of(word: str) -> float:
     except ValueError:
         pass
     try:
-        time = datetime.fromisoformat(word.replace("Z", "+00:00"))
+        time = _time_of(word)
     except ValueError:
         return float("nan")
     return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def has_zone(word: str) -> bool:
+    """Tell whether a time in ISO 8601 has a zone; a number has none."""
+    return not is_number(word) and _time_of(word).tzinfo is not None
+
+
+def _time_of(word: str) -> datetime:
+    return datetime.fromisoformat(word.replace("Z", "+00:00"))

@@ -22,9 +22,10 @@ from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
-from .categories import SIGN, as_features, as_number, categories, is_number, seconds_of
+from .categories import SIGN, as_features, as_number, categories, has_zone, is_number, seconds_of
 from .reading_helpers import (
     MAX_CHARACTERS,
+    NO_NAMES,
     PARTS,
     TEST,
     ChosenParts,
@@ -426,6 +427,8 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
         for role, index in roles.places.items():
             for label, cell in zip(rows.labels, rows.cells(index)):
                 text = "" if cell is None else cell_text(cell)
+                if text in NO_NAMES and role[0] != SIGN and role != "text":
+                    text = ""
                 if not text and not (role[0] == SIGN and settings.fills_gaps):
                     faults.append(Fault(label, names[index], "is empty"))
                 coders[role].add(text, label)
@@ -635,6 +638,10 @@ def _require_times(samples: FileSamples, column: str, cells: TextColumn, seconds
     others = [(word, row) for word, row in cell_and_row if is_number(word) != is_number(first)]
     why = "times of a column must all be numbers (seconds since 1970), or all ISO 8601 (2026-01-31 08:00)"
     _require_none(samples, column, others, f"is {form}, and {first[:40]!r} is {other}: {why}")
+    zoned = [(word, row) for word, row in cell_and_row if has_zone(word) != has_zone(first)]
+    has, lacks = ("has no", "one") if has_zone(first) else ("has a", "none")
+    why = "either all times of a column have a zone, or none has"
+    _require_none(samples, column, zoned, f"{has} zone, and {first[:40]!r} has {lacks}: {why}")
 
 
 def finished(samples: FileSamples, settings: DataSettings) -> FileSamples:

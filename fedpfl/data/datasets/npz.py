@@ -18,7 +18,7 @@ from ..dataset import Dataset
 from ..npy import UNREADABLE, header
 from ..registry import dataset
 from ..settings import DataSettings
-from .reading_helpers import of_parts, own_path
+from .reading_helpers import NO_NAMES, of_parts, own_path
 from .tokens import feature_names, find, of_array, of_pairs
 
 try:
@@ -269,8 +269,7 @@ def labels_of(
 
 def require_words(words: np.ndarray, where: str, kind: str) -> None:
     """Refuse names of which one is missing: an empty one, or NaN that became a word."""
-    # "Nan" is somebody's name.
-    missing = np.isin(np.char.strip(words), np.array(["", "nan", "NaN"], words.dtype.kind))
+    missing = np.isin(np.char.strip(words), np.array(NO_NAMES, words.dtype.kind))
     if missing.any():
         place = int(missing.argmax())
         raise DataError(f"{where}[{place}] is {as_text(words[place])!r}, which names no {kind}: leave this row out")

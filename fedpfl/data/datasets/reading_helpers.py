@@ -23,6 +23,8 @@ MAX_CHARACTERS = 2**24
 # Size of a file of JSON, which takes several times as much memory.
 MAX_JSON = 2**31
 PARTS = TRAIN, TEST, _ = "train", "test", "val"
+# What a missing name is as a text. "Nan" is somebody's name.
+NO_NAMES = ("", "nan", "NaN")
 # What the parts of a data set are called: folders, tables, splits or keys.
 _PART = re.compile(
     r"(?:(train|training)|(test|testing)|(val|valid|validation|dev|eval))[ _-]?(?:set|data|dataset|loader|split)?"

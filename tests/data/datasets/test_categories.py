@@ -70,6 +70,19 @@ def test_numbers_and_dates_in_one_column_of_times_are_refused(tmp_path, cells):
         load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at"))
 
 
+@pytest.mark.parametrize("zone", ["Z", "+02:00"])
+def test_times_with_a_zone_and_without_in_one_column_are_refused(tmp_path, zone):
+    cells = [f"2026-10-25T0{hour}:00{zone * (hour == 3)}" for hour in range(6)]
+    for times, message in (
+        (cells, "has a zone, and '2026.* has none"),
+        (cells[3:], "has no zone, and '2026.* has one"),
+    ):
+        lines = "".join(f"{cell},1,{row % 2}\n" for row, cell in enumerate(times))
+        (tmp_path / "a.csv").write_text(f"at,x,label\n{lines}")
+        with pytest.raises(DataError, match=f"{message}: either all times of a column have a zone, or none has"):
+            load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at"))
+
+
 @pytest.mark.parametrize(
     "cells", ["3 1 2", "1000 1 20", "20260103 20251231 20260101", "2019 2017 2018", "9e9 1.5e9 2e9"]
 )
@@ -113,7 +126,7 @@ def test_several_columns_of_targets_need_a_loss_of_numbers_and_are_all_there(tmp
         ("a,label\nx|y,0\n", {"category_columns": "a"}, DataError, r"'x\|y' has a , or \|"),
         ("a,b,label\n,1,0\n", {"category_columns": "a=x"}, DataError, "line 2, column 'a': is empty"),
         ("a,b,label\nx,1,0\n", {"time_column": "a"}, DataError, "line 2, column 'a': 'x' is no time"),
-        ("a,b,label\nnan,1,0\n", {"time_column": "a"}, DataError, "line 2, column 'a': 'nan' is no time"),
+        ("a,b,label\nnan,1,0\n", {"time_column": "a"}, DataError, "line 2, column 'a': is empty"),
         ("a,label\n2026-01-31,0\n", {}, DataError, "is not a number.*time-column orders rows by a time"),
         ("a,label\nx,0\n", {}, DataError, "'x' is not a number; .* category-columns makes features of words"),
         ("a,label\n" + "".join(f"w{i},0\n" for i in range(1001)), {"category_columns": "a"}, DataError, "1001 diff"),

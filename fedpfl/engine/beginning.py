@@ -10,6 +10,7 @@ from ..core import user_code
 from ..core.checksummed_files import read_arrays, write_arrays
 from ..core.errors import ConfigError, LayoutError
 from ..core.extra_arrays import SERVER
+from ..core.metrics import TARGETS
 from ..core.model_state import hidden_layers
 from ..core.option import TaskFacts
 from ..core.server_view import new_clients
@@ -157,6 +158,10 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
     if hidden := hidden_layers(agreed.model):
         remarks = [*remarks, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are "
                    "neither trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
+    alone = sum(client.test_samples == 1 for client in agreed.clients)
+    if alone and config.training.labels == TARGETS:
+        remarks = [*remarks, f"{alone} of {total} clients have one test sample, of which there is no R²: they are in "
+                   "no mean of R² and of the loss"]  # fmt: skip
     if config.method.aggregation.rule.takes_slices:
         narrow = len(agreed.layouts)
         without = 'client-models, as in client-models="0-4:@0.5", gives clients a narrower one'

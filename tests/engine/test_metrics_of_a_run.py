@@ -190,3 +190,18 @@ def test_floats_of_three_dimensions_are_not_taken_for_pixels(elsewhere):
     run = fedpfl.run(method="fedper", data=data, **{**FEW, "num_server_rounds": 1})
     about = json.loads((run.path / "personal" / "client-00000.json").read_text())
     assert (about["scaling"], about["input-shape"]) == ("none", [1, 8, 8])
+
+
+def test_clients_without_r2_are_told_and_count_in_other_metrics(elsewhere, capsys):
+    pytest.importorskip("pandas")
+    draw = np.random.default_rng(0)
+    data = []
+    for tests in (5, 1, 6):
+        x = draw.normal(size=(20 + tests, 3)).astype("float32")
+        data.append((x[:20], x[:20, :1], x[20:], x[20:, :1]))
+    run = fedpfl.run("fedper", data=data, loss="mse", metrics=["mae"], **{**FEW, "quiet": False})
+    told = "1 of 3 clients have one test sample, of which there is no R²: they are in no mean of R² and of the loss"
+    assert told in capsys.readouterr().err
+    last = run.clients.loc[2]
+    assert run.summary["personalised_accuracy"] == pytest.approx(last["accuracy"].loc[[0, 2]].mean())
+    assert np.isnan(last["accuracy"].loc[1]) and run.summary["metrics"]["mae"] == pytest.approx(last["mae"].mean())

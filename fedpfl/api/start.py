@@ -133,7 +133,7 @@ def run(
     >>> run.summary["personalised_accuracy"] > 0.5
     True
     """
-    _require_counts(workers=workers)
+    workers = _count("workers", workers)
     method = references.as_named(method)
     # An earlier run may have a custom method, whose settings are not known yet.
     if resume is None:
@@ -263,7 +263,8 @@ def compare(
     >>> sorted(found.table["method"]), sorted(found.chosen)
     (['local', 'mine'], ['local', 'mine'])
     """
-    _require_counts(seeds=seeds)
+    seeds = _count("seeds", seeds)
+    target = None if target is None else cast(float, checked("target", plain(target), setting(1.0, "")))
     options, settings = _apart(more)
     first = [methods] if isinstance(methods, str) or not isinstance(methods, Sequence) else methods
     parts = [
@@ -427,7 +428,7 @@ def sweep(
     >>> found.table["local-epochs"].sort_values().tolist()
     [1, 2]
     """
-    _require_counts(seeds=seeds)
+    seeds = _count("seeds", seeds) or 1
     options, settings = _apart(more)
     if "method" in settings:
         settings["method"] = references.as_named(settings["method"])
@@ -505,7 +506,7 @@ def experiment(
     >>> len(table.runs), table.failed
     (1, {})
     """
-    _require_counts(seeds=seeds)
+    seeds = _count("seeds", seeds)
     options, settings = _apart(more)
     _require_allowed([settings.get("method")], settings)
     from ..study.experiment import ExperimentGrid, read
@@ -530,8 +531,9 @@ def experiment(
 
 def _apart(more: Mapping[str, object]) -> tuple[RunOptions, dict[str, Any]]:
     """Return how runs are made, and the settings of all of them."""
-    options = cast(RunOptions, {key: value for key, value in more.items() if key in RunOptions.__annotations__})
-    _require_counts(jobs=options.get("jobs"), workers=options.get("workers"))
+    named = {key: value for key, value in more.items() if key in RunOptions.__annotations__}
+    counts = {key: _count(key, named[key]) for key in ("jobs", "workers") if key in named}
+    options = cast(RunOptions, {**named, **counts})
     return options, {key: value for key, value in more.items() if key not in options}
 
 
@@ -569,8 +571,8 @@ def _by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key.replace("_", "-"): plain(value) for key, value in settings.items() if value is not None}
 
 
-def _require_counts(**counts: Any) -> None:
-    """Raise :class:`ConfigError` for an argument that is given and no number of something."""
-    for key, value in counts.items():
-        if value is not None:
-            checked(key, plain(value), setting(1, "", minimum=0 if key == "workers" else 1))
+def _count(key: str, value: Any) -> int | None:
+    """Return an argument that is a number of something, as Python's; raise :class:`ConfigError` for another one."""
+    if value is None:
+        return None
+    return cast(int, checked(key, plain(value), setting(1, "", minimum=0 if key == "workers" else 1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import os
 import re
 import sys
@@ -25,6 +26,15 @@ typer.core.HAS_RICH = False
 
 class _Command(typer.core.TyperCommand):
     """A command whose help calls a number a number, and says in words where it has to lie."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; refuse ``nan`` and ``inf``, which lie within no limits and outside of none."""
+        rest = super().parse_args(ctx, args)
+        for param in self.get_params(ctx):
+            value = ctx.params.get(str(param.name))
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.BadParameter(f"{value} is not a finite number.", ctx, param)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the command takes."""

@@ -160,6 +160,8 @@ def from_file(path: Path) -> dict[str, Any]:
     for key in ("tune", "vary"):
         if wrong := [name for name, values in content.get(key, {}).items() if not isinstance(values, list)]:
             raise ConfigError(wrong[0], content[key][wrong[0]], f"{path.name}: {key}: must be a list of values")
+    if not math.isfinite(content.get("target", 0)):
+        raise ConfigError("target", content["target"], f"{path.name}: must be a finite number")
     if content.get("seeds", 1) < 1:
         raise ConfigError("seeds", content["seeds"], f"{path.name}: must be at least 1")
     require_whole(path, content.pop("hashes", {}))

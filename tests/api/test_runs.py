@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import subprocess
 import sys
@@ -306,3 +308,14 @@ def test_public_names_are_those_that_are_listed():
     assert {*fedpfl._PUBLIC, "__version__"} == {*fedpfl.__all__}
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         fedpfl.nothing  # noqa: B018
+
+
+def test_numbers_of_a_call_are_numpy_s_or_python_s_and_wrong_ones_are_told_before_round_1():
+    settings = {"model": "mlp", "num_clients": 2, "num_server_rounds": 1, "quiet": True}
+    for wrong in ({"seeds": 0}, {"seeds": 2.5}, {"seeds": True}, {"jobs": 0}, {"workers": -1},
+                  {"target": "0.9"}, {"target": math.nan}, {"target": True}):  # fmt: skip
+        ((key, value),) = wrong.items()
+        with pytest.raises(fedpfl.ConfigError, match=re.escape(f"{key} = {value!r}: must be ")):
+            fedpfl.compare(["fedavg", "local"], **settings, **wrong)
+    numbers = {"seeds": np.int64(1), "jobs": np.int64(1), "workers": np.int64(0), "target": np.float32(0.5)}
+    assert len(fedpfl.compare(["fedavg", "local"], **settings, **numbers).runs) == 2

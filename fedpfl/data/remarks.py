@@ -158,8 +158,8 @@ def _alike(data: Dataset) -> list[str]:
             lines.append(f"{data.name}: {what} differ only in spelling: {in_short(shown)}; write alike what is one")
         none = [repr(name) for name in names if what != "features" and _in_usual_form(name) in NOTHING]
         if none:
-            shown = f"{in_short(none)} among the {what} is taken for one of them"
-            lines.append(f"{data.name}: {shown}; if it stands for an unknown one, leave its samples out")
+            told = f"{in_short(none)} among the {what} is taken for one of them"
+            lines.append(f"{data.name}: {told}; if it stands for an unknown one, leave its samples out")
         others = [repr(name) for name in names if not _is_number(name) and repr(name) not in none]
         if what != "features" and others and len(names) > 2 * len(others):
             lines.append(f"{data.name}: {what} are numbers, but for {in_short(others)}, which counts as one of them")

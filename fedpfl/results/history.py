@@ -58,15 +58,13 @@ class History:
 
     def best_validated(self) -> dict[str, Any] | None:
         """Return the line of the tested round that is best on the validation samples, the first of several."""
-        both = [line for line in self.most_tested() if self._score(line) is not None]
-        return max(both, key=lambda line: float(self._score(line) or 0), default=None)
+        both = [line for line in self.lines if line.get("personalised") and _score(line, self.by) is not None]
+        return max(both, key=lambda line: (-_missing(line), _score(line, self.by)), default=None)
 
     def best_score(self) -> float | None:
         """Return the number by which rounds are chosen, in the best round; negative where lower is better."""
-        return max((score for line in self.most_tested() if (score := self._score(line)) is not None), default=None)
-
-    def _score(self, line: Mapping[str, Any]) -> float | None:
-        return _score(line, self.by)
+        line = self.best_validated()
+        return None if line is None else _score(line, self.by)
 
     def stalled(self, patience: int) -> bool:
         """Tell whether the number by which rounds are chosen has not risen for ``patience`` rounds (0: never)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +35,8 @@ class BestRound(Listener):
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self._config, self._folder = config, folder
-        self._score, self._told = -math.inf, False
+        self._line: dict[str, Any] | None = None  # of the best round so far
+        self._told = False
         self._best = folder.path / BEST
         self._new, self._before = folder.path / f".{BEST}", folder.path / f".{BEST}-before"
         # The lines of the best round before: those of the next one begin with them.
@@ -47,8 +47,7 @@ class BestRound(Listener):
         self._lines.unlink(missing_ok=True)
         self._tidy()
         if self._best.is_dir():
-            score = RunFolder(self._best).history().best_score()
-            self._score = self._score if score is None else score
+            self._line = RunFolder(self._best).history().best_validated()
         if folder.resumable:  # the last round may have been stored, and not yet kept
             last, state, _ = ResumedRun(folder.path).last_intact(self._config.run.state_dir)
             if self._is_best(folder.history().lines[last - 1]):
@@ -61,7 +60,7 @@ class BestRound(Listener):
         elif (
             not self._told
             and all(map(done.line.get, ("validation", "personalised")))
-            and self._scored(done.line) is None
+            and History([done.line], self._config.run.choose_by).best_validated() is None
         ):
             self._told = True
             text = (
@@ -70,14 +69,12 @@ class BestRound(Listener):
             logger.log(WARNING, text, self._config.run.choose_by, done.number)
         return False
 
-    def _scored(self, line: Mapping[str, Any]) -> float | None:
-        return History([dict(line)], self._config.run.choose_by).best_score()
-
-    def _is_best(self, line: Mapping[str, Any]) -> bool:
-        score = self._scored(line)
-        if score is None or score <= self._score or not line.get("personalised"):
+    def _is_best(self, line: dict[str, Any]) -> bool:
+        """Tell whether a round is better than the best so far, as :class:`History` chooses from them."""
+        both = [line] if self._line is None else [self._line, line]
+        if History(both, self._config.run.choose_by).best_validated() is not line:
             return False
-        self._score = score
+        self._line = line
         return True
 
     def run_ended(self, reason: str) -> None:

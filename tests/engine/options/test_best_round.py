@@ -7,6 +7,8 @@ import statistics
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import FEW_SAMPLES, engine, federation, simulate
 from typer.testing import CliRunner
 
@@ -14,10 +16,12 @@ import fedpfl
 from fedpfl.cli import app
 from fedpfl.core.errors import ConfigError
 from fedpfl.engine.listener import Listener
+from fedpfl.engine.options.best_round import BestRound
 from fedpfl.engine.server_run import run_federation
 from fedpfl.results import file_cache
 from fedpfl.results.history import History
 from fedpfl.results.resumed_run import best_of
+from fedpfl.results.round_record import Round
 from fedpfl.results.run_folder import RunFolder
 from fedpfl.results.summary import summary
 from fedpfl.setup.config import Config
@@ -44,6 +48,29 @@ def test_the_best_round_s_run_is_one_that_ended_there(tmp_path, choose_by):
     assert (best.path / "global.safetensors").read_bytes() == (ended.path / "global.safetensors").read_bytes()
     assert (best.path / "summary.md").read_text() == summary(best._folder)
     assert [path.name for path in run.path.glob(".best*")] == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4) | st.none()), min_size=1, max_size=8))
+def test_the_round_that_is_kept_is_the_one_that_tables_choose(rounds):
+    """Without its worst client every round looks better, so one in which more tests are missing is not the best."""
+    lines = [
+        {"round": number, "untested": [*range(missing)], "personalised": {"accuracy": 0.5},
+         "validation": {"accuracy": score}}
+        for number, (missing, score) in enumerate(rounds, 1)
+    ]  # fmt: skip
+    kept = [0]
+
+    class Told(BestRound):
+        def _keep(self, rule, number, state):
+            kept.append(number)
+
+    listener = Told(Config.parse({"method": "local"}), RunFolder(Path("run")))
+    for line in lines:
+        listener.round_ended(None, Round(line["round"], line=line), {})
+    history = History(lines)
+    assert kept[-1] == (history.best_validated() or {"round": 0})["round"]
+    scored = [(-missing, score) for missing, score in rounds if score is not None]
+    assert history.best_score() == (max(scored)[1] if scored else None)
 
 
 def test_a_metric_that_is_defined_for_nobody_is_told_once(tmp_path, caplog):
@@ -88,7 +115,7 @@ def test_a_round_reads_no_more_after_many_rounds(tmp_path, monkeypatch):
             read.append(int(io["rchar"]))
             return False
 
-    monkeypatch.setattr(History, "best_score", lambda history: history.last_round)
+    monkeypatch.setattr(History, "best_validated", lambda history: history.lines[-1])
     monkeypatch.setattr(file_cache, "TAIL", 2**12)  # or all lines of so few rounds are read
     many = {**GIVEN, "num_server_rounds": 24, "early_stop": 100, "train_samples": 8, "test_samples": 8}
     values = federation(tmp_path, 8, **many)

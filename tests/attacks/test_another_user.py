@@ -42,9 +42,8 @@ def reachable(root: Path) -> set[str]:
     return paths
 
 
-def test_nobody_else_reads_or_changes_what_commands_write(tmp_path, tmp_path_factory, monkeypatch, open_umask):
+def test_nobody_else_reads_or_changes_what_commands_write(tmp_path, monkeypatch, open_umask):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
         done = CliRunner().invoke(app, command)

@@ -27,6 +27,9 @@ _OF_MACHINES = (
 )  # fmt: skip
 # Through which code reaches the environment.
 _WAYS = ("os", "_collections_abc", "collections.abc")
+# The folders of this package and of Python's library, in which no file is the user's.
+OF_PACKAGE_AND_PYTHON = (Path(__file__).resolve().parents[1], Path(sysconfig.get_paths()["stdlib"]).resolve())
+_OF_NOBODY = (*OF_PACKAGE_AND_PYTHON, *map(Path, ("/proc", "/sys", "/dev", "/etc")))
 
 
 class _Hook:
@@ -119,10 +122,8 @@ def _has_module(paths: set[str]) -> bool:
 
 def _counts(path: Path) -> bool:
     """Tell whether a file may be the user's: no part of Python or of a package, nor hidden, nor one of the system."""
-    package = Path(__file__).resolve().parents[1]
-    others = (package, Path(sysconfig.get_paths()["stdlib"]).resolve(), *map(Path, ("/proc", "/sys", "/dev", "/etc")))
     resolved = path.resolve()
     if not path.is_file() or path.suffix == ".pyc" or _PARTS_OF_PACKAGES & {*resolved.parts}:
         return False
     hidden = any(part.startswith(".") for part in path.parts)
-    return not hidden and not any(other in resolved.parents for other in others)
+    return not hidden and not any(folder in resolved.parents for folder in _OF_NOBODY)

@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import random
 import sys
-import sysconfig
 import time
 import weakref
 from bdb import BdbQuit
@@ -27,7 +26,7 @@ import numpy as np
 from . import opened_files, references
 from .errors import RAISED, ConfigError, FedpflError, in_one_line, one_of
 from .files import stamp_of
-from .opened_files import noted, opened_by, variables_of
+from .opened_files import OF_PACKAGE_AND_PYTHON, noted, opened_by, variables_of
 from .process import process_kept
 from .references import FORM, GROUPS, PYTHON, article, entry_point_names, is_reference, objects
 
@@ -354,8 +353,7 @@ def _imports(text: bytes, package: str) -> Iterable[str]:
 def _is_users(path: Path) -> bool:
     """Tell whether a file is the user's: no part of Python, of this package or of an installed one."""
     resolved = path.resolve()
-    others = (Path(__file__).resolve().parents[1], Path(sysconfig.get_paths()["stdlib"]).resolve())
-    if any(other in resolved.parents for other in others):
+    if any(folder in resolved.parents for folder in OF_PACKAGE_AND_PYTHON):
         return False
     return resolved.suffix == ".py" and not {"site-packages", "dist-packages"} & {*resolved.parts}
 

@@ -82,7 +82,7 @@ def noted(name: str, importing: bool = False) -> Iterator[None]:
     _hook.set()
     read: set[str] = set()
     written: set[str] = set()
-    before, watched = set(sys.modules), _watched.setdefault(get_ident(), [])
+    before, watched = [*sys.modules], _watched.setdefault(get_ident(), [])
     watched.append((read, written))
     try:
         yield
@@ -90,7 +90,8 @@ def noted(name: str, importing: bool = False) -> Iterator[None]:
         watched.pop()
         if not watched:
             del _watched[get_ident()]
-        new = set(sys.modules) - before
+        after = [*sys.modules]
+        new = set(after) - set(before) if after != before else set()  # most calls import nothing; there are thousands
         places = (getattr(sys.modules.get(module), "__file__", None) for module in new)
         read.update(str(Path.cwd() / place) for place in places if isinstance(place, str))
         files = {path for path in read - written if path[0] == _VARIABLE or _counts(Path(path))}

@@ -47,20 +47,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def small_bn(monkeypatch):
     """The name of a small convolutional network with BatchNorm for the digits, a model while the test runs."""
-    from support import add_model
-    from torch import nn
+    from support import add_small_bn
 
-    from fedpfl.models import BaseHeadModel, registry
-
-    def build(input_shape, num_classes):
-        base = registry.named(
-            conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
-            fc=nn.Linear(36, 8), relu2=nn.ReLU(),
-        )  # fmt: skip
-        return BaseHeadModel(base, nn.Linear(8, num_classes))
-
-    add_model(monkeypatch, "small-bn", build)
-    return "small-bn"
+    return add_small_bn(monkeypatch)
 
 
 @pytest.fixture

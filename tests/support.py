@@ -83,6 +83,20 @@ def add_model(monkeypatch: pytest.MonkeyPatch, name: str, build: Callable[..., n
     monkeypatch.setitem(registry.MODELS._entries, name, registry._Entry(build, None))
 
 
+def add_small_bn(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have a small convolutional network with BatchNorm for the digits while a test runs; return its name."""
+
+    def build(input_shape: tuple[int, ...], num_classes: int) -> BaseHeadModel:
+        base = registry.named(
+            conv=nn.Conv2d(1, 4, 3, stride=2), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), flatten=nn.Flatten(),
+            fc=nn.Linear(36, 8), relu2=nn.ReLU(),
+        )  # fmt: skip
+        return BaseHeadModel(base, nn.Linear(8, num_classes))
+
+    add_model(monkeypatch, "small-bn", build)
+    return "small-bn"
+
+
 class Killed(BaseException):
     """Stands for a process that is killed: nothing may catch it."""
 
@@ -343,14 +357,18 @@ def run_small(method: str, model: Any, tmp_path: Path, **options: Any) -> Run:
     return fedpfl.run(method=method, model=model, **{**settings, **needed(method), **quick(method), **options})
 
 
-def check_recorded(run: Run) -> None:
-    """Compare the recorded accuracies with those of the models that a run gives back, and with those in its files."""
-    config, files = Config.parse(run.settings), run.path / "personal"
+def check_recorded(run: Run) -> list[nn.Module]:
+    """Compare the recorded accuracies with those of the models that a run gives back, and with those in its files.
+
+    Return these models, by client.
+    """
+    config, files, models = Config.parse(run.settings), run.path / "personal", []
     with run.objects():
         clients = json.loads((run.path / "task.json").read_text())["clients"]
         data, recorded = federated_data(config.data, clients, config.run.seed), run._folder.history().last_test()
         for client in range(clients):
             model, (x, y) = run.model(client=client), data.test(client)
+            models.append(model)
             assert float((predict(model, x).argmax(1) == y).double().mean()) == pytest.approx(recorded[str(client)])
             if (file := files / f"client-{client:05d}.safetensors").is_file():
                 built = build(config.of_client(client).run.model, x.shape[1:], data.num_classes)
@@ -359,6 +377,7 @@ def check_recorded(run: Run) -> None:
     for file in files.glob("client-*.json"):
         about = json.loads(file.read_text())
         assert about["tested"]["accuracy"] == recorded[str(about["client"])]
+    return models
 
 
 def linear_round(

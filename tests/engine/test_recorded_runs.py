@@ -15,6 +15,7 @@ from support import (
     STAND_FOR_ALL,
     Killed,
     LocalGrid,
+    add_small_bn,
     arrays,
     check_recorded,
     engine,
@@ -76,8 +77,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         patch.setattr(running_mean, "MIN_GROUPS", 1)
         patch.setattr(running_mean, "MAX_GROUP", 2)
         takes_slices = issubclass(methods()[request.param], SubModelMethod)
-        widths = {"client_models": "1:@0.5,3:@0.25"} if takes_slices else {}
-        yield record(tmp_path_factory.mktemp(request.param), request.param, **quick(request.param), **widths)
+        model = {"client_models": "1:@0.5,3:@0.25"} if takes_slices else {"model": add_small_bn(patch)}
+        yield record(tmp_path_factory.mktemp(request.param), request.param, **quick(request.param), **model)
 
 
 def result(folder: RunFolder, place: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:

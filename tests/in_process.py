@@ -1,13 +1,18 @@
-"""Commands and runs of a grid in this process, by the real server and clients with Flower's runtime left out."""
+"""Commands, programs and runs of a grid in this process, by the real server and clients without Flower's runtime."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import runpy
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
+import pytest
 from support import engine, run_federation
 from typer.testing import CliRunner, Result
 
@@ -21,6 +26,18 @@ from fedpfl.study.run_store import PlannedRun, Store
 def call_fedpfl(*arguments: object) -> Result:
     """Give a command, and return what it has printed and its exit code."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="fedpfl")
+
+
+def call_program(program: Path, *arguments: object) -> tuple[str, str]:
+    """Run a Python program with these arguments; return what it has printed, and the line with which it has ended."""
+    printed, ended = io.StringIO(), ""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [program.name, *map(str, arguments)])
+        try:
+            runpy.run_path(str(program), run_name="__main__")
+        except SystemExit as end:
+            ended = str(end.code)
+    return printed.getvalue(), ended
 
 
 class InProcess:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import call_program
 from processes import using
 
 ROOT = Path(__file__).parents[1]
@@ -122,14 +123,14 @@ def images(folder):
 
 
 @pytest.fixture
-def benchmark(monkeypatch, capsys):
+def benchmark(monkeypatch):
     """Return what runs a benchmark in this process and returns what it prints."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
     def run(name, arguments):
-        monkeypatch.setattr(sys, "argv", [name, *arguments.split()])
-        runpy.run_path(str(ROOT / "benchmarks" / name), run_name="__main__")
-        return capsys.readouterr().out
+        printed, ended = call_program(ROOT / "benchmarks" / name, *arguments.split())
+        assert not ended
+        return printed
 
     return run
 

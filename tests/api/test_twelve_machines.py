@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import InProcess, call_fedpfl
+from in_process import InProcess, call_fedpfl, call_program
 
 import fedpfl
 
@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import outputs  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+# torch.onnx takes seconds to import: the tests that need it are in one process.
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.xdist_group("onnx")]
 
 BLOCKS = [*outputs.blocks((ROOT / "docs/how-to/twelve-machines.md").read_text(encoding="utf-8"))]
-# As the page's commands, with fewer rounds, epochs and seeds; in this process.
+# As the page's commands, with fewer rounds, epochs, batches and seeds; in this process.
 SMALLER = {
-    "compare": ["--seeds", "1", "-c", "num-server-rounds=2 local-epochs=1", "--format", "csv"],
-    "run": ["-c", "num-server-rounds=2 local-epochs=1", "--workers", "0"],
+    "compare": ["--seeds", "1", "-c", "num-server-rounds=2 local-epochs=1 batch-size=100", "--format", "csv"],
+    "run": ["-c", "num-server-rounds=2 local-epochs=1 batch-size=100", "--workers", "0"],
 }
 
 
@@ -51,7 +52,10 @@ def run(line):
         done = call_fedpfl(*command_line[1:], *SMALLER.get(command_line[1], ()))
         assert done.exit_code == 0, done.output
         return done.stdout
-    command_line[0] = {"python": sys.executable}.get(command_line[0], command_line[0])
+    if command_line[0] == "python":
+        printed, ended = call_program(Path(command_line[1]), *command_line[2:])
+        assert not ended
+        return printed
     command = " ".join(word if "*" in word or "~" in word else shlex.quote(word) for word in command_line)
     done = subprocess.run(["bash", "-ec", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from in_process import call_program
 from real_data import real_data_dir
 from safetensors.torch import load_file
 
@@ -22,15 +19,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 
 
 def run(script: str, *arguments: str | Path) -> tuple[str, str]:
-    """Run a script in this process; return what it prints, and the line with which it ends the program."""
-    said, ended = io.StringIO(), ""
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr(sys, "argv", [script, *map(str, arguments)])
-        try:
-            runpy.run_path(str(FOLDER / script), run_name="__main__")
-        except SystemExit as end:
-            ended = str(end.code)
-    return said.getvalue(), ended
+    return call_program(FOLDER / script, *arguments)
 
 
 def made(script: str, file: Path, *arguments: str) -> dict[str, np.ndarray]:

@@ -21,6 +21,9 @@ from fedpfl.results.run_folder import RunFolder
 from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 
+# torch.onnx takes seconds to import: the tests that need it are in one process.
+pytestmark = pytest.mark.xdist_group("onnx")
+
 SHAPE, CLASSES = (3, 16, 16), 5
 
 

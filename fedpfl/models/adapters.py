@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedpfl.core.errors import ConfigError, StateError
 from fedpfl.core.frozen import frozen
-from fedpfl.core.sharing import UNUSED_BUFFER
+from fedpfl.core.sharing import UNUSED_BUFFER, unused_counters
 
 # Names of the adapter that every method has, and of a client's personal one.
 ADAPTER, PERSONAL = "default", "personal"
@@ -172,8 +172,9 @@ def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[st
     ``StateError`` if the method exports too little.
     """
     wanted = plain.state_dict()
-    # BatchNorm's count of batches is kept nowhere, because nothing depends on it.
+    # BatchNorm's count of batches is kept nowhere: nothing depends on it, and a process counts those of all clients.
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
+    exported = {**exported, **{name: counts[name] for name in unused_counters(plain) & counts.keys()}}
     arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}
     if any(True for _ in frozen(plain)):
         plain.load_state_dict(arrays, strict=False)

@@ -10,6 +10,7 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from support import FEW_SAMPLES, simulate
+from torch import nn
 
 import fedpfl
 from fedpfl import models
@@ -230,3 +231,57 @@ def test_a_run_s_folder_alone_is_enough_to_load_and_export(elsewhere):
     shutil.rmtree(moved / "personal")
     with pytest.raises(ConfigError, match=r"client = 'ben': has no stored state of run over in .*, and no model in"):
         again.model(client="ben")
+
+
+class Shifted(fedpfl.Method):
+    """Logits are shifted by what the client's data say, before training and before each test."""
+
+    name = "shifted"
+
+    def build(self, model):
+        classes = fedpfl.class_by_width(model)[0]
+        model.register_buffer("shift", torch.zeros(classes))
+        return model
+
+    def is_shared(self, name, model):
+        return name != "shift"
+
+    def prepare(self, local):
+        local.model.shift.copy_(torch.from_numpy(local.class_counts).float() - local.round)
+
+    def personalised(self, model):
+        return lambda x: model(x) + model.shift
+
+    def export(self, model):
+        arrays = {name: array for name, array in model.state_dict().items() if name != "shift"}
+        return {**arrays, "head.bias": arrays["head.bias"] + model.shift}
+
+
+class Unshifted(Shifted):
+    """It exports another model than it predicts with."""
+
+    name = "unshifted"
+
+    def export(self, model):
+        return {name: array for name, array in model.state_dict().items() if name != "shift"}
+
+
+def normalised(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(np.prod(input_shape), 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes))
+
+
+def test_what_a_method_of_the_user_s_prepares_is_in_the_exported_model(elsewhere):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(3, 42, 3)).astype(np.float32), rng.integers(0, 3, (3, 42))
+    clients = [(x[i, :30], y[i, :30], x[i, 30:], y[i, 30:]) for i in range(3)]
+    settings = {"model": normalised, "data": clients, "num_server_rounds": 2, "local_epochs": 1, "quiet": True}
+    first, second = (fedpfl.run(method=Shifted, workers=workers, **settings) for workers in (0, 2))
+    for client, (_, _, x_test, y_test) in enumerate(clients):
+        model, arrays = first.model(client=client), second.model(client=client).state_dict()
+        recorded = pytest.approx(first.clients.loc[(2, client), "accuracy"])
+        assert right(model(torch.from_numpy(x_test)).detach().numpy(), y_test) == recorded
+        assert all(torch.equal(array, arrays[name]) for name, array in model.state_dict().items())
+        assert arrays["2.num_batches_tracked"] == 0, "a process counts the batches of all its clients"
+    wrong = fedpfl.run(method=Unshifted, workers=0, **settings)
+    with pytest.raises(fedpfl.NoPlainModel, match="unshifted exports another model than it predicts with"):
+        wrong.model(client=0)

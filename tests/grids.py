@@ -64,8 +64,8 @@ def write(folder: Path, text: str = FILE) -> Path:
 class Fake:
     """Runs that are there at once: personalised accuracy 0.5 + seed / 100, 1 GB each way a round.
 
-    The accuracy on validation samples, where there are any, is the learning rate; AUROC, where asked for, what the
-    accuracy leaves of 1.
+    The accuracy on validation samples, where there are any, is the learning rate; AUROC and the mean absolute error,
+    where asked for, what the accuracy leaves of 1.
 
     Parameters
     ----------
@@ -131,8 +131,9 @@ def leave(folder: Path, run: PlannedRun, rounds: int, base: float = 0.5) -> None
     lines = []
     for number in range(1, rounds + 1):
         scores = {"accuracy": accuracy, "weighted": accuracy, "std": 0.0, "each": {"0": accuracy - 0.1, "1": accuracy}}
-        if "auroc" in str(run.settings["metrics"]):
-            scores.update({"auroc": 1 - accuracy, "each-auroc": {"0": 1 - accuracy, "1": 1 - accuracy}})
+        for name in ("auroc", "mae"):
+            if name in str(run.settings["metrics"]):
+                scores.update({name: 1 - accuracy, f"each-{name}": {"0": 1 - accuracy, "1": 1 - accuracy}})
         lines.append({
             "round": number, "seconds": 1.0, "seconds_train": 1.0, "bytes_up": 10**9, "bytes_down": 10**9,
             "train_loss": 1 / number, "personalised": scores, "details": {"drift": 2.0 * number},

@@ -175,8 +175,11 @@ def tables(grid: ComparisonGrid, title: str, target: float | None = None) -> lis
     """
     numbers, note = _numbers(grid), " ".join(_notes(grid))
     laid_out = [_methods(grid, title, numbers, note), *([] if target is None else [_costs(grid, target)])]
-    # The number that decides, and the next one: the accuracy of the worst tenth.
-    pivots = [_by_data(grid, number, note) for number in numbers[:2]] if len(grid.columns) > 1 else []
+    # The number that decides, and the next one: an accuracy, or R², of all or of the worst tenth.
+    signs = (-1 if lower_is_better(_metric(grid)) else 1, 1)
+    pivots = (
+        [_by_data(grid, *pair, note) for pair in zip(numbers[:2], signs, strict=True)] if len(grid.columns) > 1 else []
+    )
     finished = grid.finished()
     try:
         return [*laid_out, *(significance(finished, NoOptions()).tables if finished else ()), *pivots]
@@ -203,9 +206,11 @@ def in_fitting_units(table: Table) -> Table:
     return replace(table, columns=columns, rows=rows, digits=digits, optional=optional)
 
 
-def _by_data(grid: ComparisonGrid, number: Column, note: str) -> Table:
-    """Return a table of methods by data sets with one number, the best of each data set marked."""
-    sign = -1 if lower_is_better(_metric(grid)) else 1
+def _by_data(grid: ComparisonGrid, number: Column, sign: int, note: str) -> Table:
+    """Return a table of methods by data sets with one number, the best of each data set marked.
+
+    ``sign`` is 1 where the highest number is the best, and -1 where the lowest is.
+    """
 
     def cell(row: str, column: str) -> TableCell:
         return number.cell(Line(row, column, grid.seeds))

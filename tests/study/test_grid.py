@@ -72,6 +72,18 @@ def test_the_settings_for_an_appendix_name_the_data_sets_that_have_them(tmp_path
     assert [text for (key, _), text in rows.items() if key == "ditto-pull"] == ["0.3"]
 
 
+def test_the_best_of_each_data_set_is_marked_where_lower_is_better_and_where_higher_is(tmp_path):
+    base = {**BASE, "loss": "mse", "metrics": "mae", "choose-by": "mae", "partitioner": "iid"}
+    data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}}
+    grid = ComparisonGrid({"fedavg": "fedavg", "local": "local"}, base, {}, 1, data, Store(tmp_path))
+    run_grid(grid, Silent(), Fake(accuracy={"fedavg": 0.8}))
+    *_, errors, scores = tables(grid, "Comparison")
+    assert (errors.title, scores.title) == ("mae, by method and data", "R², mean over clients, by method and data")
+    for table, best in ((errors, "0.1900"), (scores, "0.8100")):
+        (fedavg,) = (line for line in table.latex().splitlines() if line.startswith("fedavg"))
+        assert fedavg.count(rf"\textbf{{{best}}}") == 2
+
+
 def test_a_saved_comparison_calls_its_runs_by_its_rows_and_data_sets(tmp_path):
     store = Store(tmp_path)
     data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}}

@@ -114,7 +114,7 @@ def _ranking(grid: ExperimentGrid, ranking: Ranking, column: str) -> RankedColum
     protocol = tuple(part for part in said if part)
     title = f"{experiment.title}: {column} ({grid.scale} scale)"
     lines = [Line(row, column, grid.seeds) for row in extent.rows]
-    table = in_lines(title, columns, lines, lead)
+    table = in_lines(title, columns, lines, lead, grid.metric(first).lowest_is_best)
     best_first = [str(row[0]) for row in table.rows]
     remarks = (*_chance(grid, column, best_first, baseline), *_remarks(grid, ranking, column, below))
     table = replace(table, note=" ".join([*protocol, *remarks]))

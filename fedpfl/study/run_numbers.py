@@ -33,6 +33,7 @@ class Metric:
     digits: int = 2  # decimal places of a number that is no share
     pool: Callable[[Sequence[float]], float] = statistics.fmean  # makes one number of those of several columns
     short: str = ""  # a shorter heading for rankings
+    lowest_is_best: bool = False
 
     @property
     def title(self) -> str:
@@ -73,7 +74,10 @@ def _find(name: str) -> Metric:
         return Metric(f"PSNR of recovered images, {argument}, dB", lambda history: None, pool=POOLS[argument])
     if kind in (LAST, CHOSEN) and argument:
         take = History.last if kind == LAST else History.chosen
-        return Metric(argument, lambda history: take(history, f"personalised.{argument}"), digits=4)
+        number = f"personalised.{argument}"
+        return Metric(
+            argument, lambda history: take(history, number), digits=4, lowest_is_best=lower_is_better(argument)
+        )
     if kind in COSTS and (metric := _cost(kind, argument)):
         return metric
     if name not in METRICS:
@@ -106,7 +110,7 @@ def _cost(kind: str, argument: str) -> Metric | None:
         first = next(met, None)
         return None if first is None else cost(history, first)
 
-    return Metric(heading, value)
+    return Metric(heading, value, lowest_is_best=True)
 
 
 # What it has cost up to a round, its own tests included.
@@ -211,16 +215,20 @@ METRICS: dict[str, Metric] = {
     "global-best": _accuracy("global accuracy, best round", History.best, GLOBAL),
     "global-last": _accuracy("global accuracy, last round", History.last, GLOBAL),
     "global-chosen": _accuracy(f"global accuracy, {_CHOSEN}", History.chosen, GLOBAL, "global model"),
-    "gigabytes": Metric("traffic both ways, evaluations included, GB", lambda history: _bytes(history) / 1e9, digits=3),
+    "gigabytes": Metric("traffic both ways, evaluations included, GB", lambda history: _bytes(history) / 1e9, digits=3,
+                        lowest_is_best=True),
     "megabytes": Metric(
-        "traffic both ways, evaluations included, MB", lambda history: _bytes(history) / 1e6, short="MB"
+        "traffic both ways, evaluations included, MB", lambda history: _bytes(history) / 1e6, short="MB",
+        lowest_is_best=True,
     ),
-    "seconds": Metric("time of the training rounds, s", lambda history: history.total("seconds_train"), short="s"),
+    "seconds": Metric("time of the training rounds, s", lambda history: history.total("seconds_train"), short="s",
+                      lowest_is_best=True),
     "epsilon": Metric(
         "ε of a client's updates (differential privacy, dp-delta)", lambda history: history.last("privacy.epsilon"),
-        short="ε",
+        short="ε", lowest_is_best=True,
     ),
-    "train-loss-last": Metric("training loss, last round", lambda history: history.last("train_loss"), digits=4),
+    "train-loss-last": Metric("training loss, last round", lambda history: history.last("train_loss"), digits=4,
+                              lowest_is_best=True),
 }  # fmt: skip
 
 CURVES = {

@@ -278,3 +278,13 @@ def test_the_command_of_a_part_alone_makes_what_the_whole_has(
     assert {path.name for path in (tmp_path / "own/runs").iterdir()} < {
         path.name for path in (tmp_path / "whole/runs").iterdir()
     }
+
+
+def test_a_ranking_by_an_error_begins_with_the_lowest(board: Path) -> None:
+    text = FILE.replace('"personalised-chosen", "megabytes"', '"chosen:mae", "megabytes"')
+    text = text.replace("[settings]\n", '[settings]\nloss = "mse"\nmetrics = "mae"\npartitioner = "iid"\n')
+    text = text.replace('"A" = { dirichlet-alpha = 0.1 }', '"A" = { batch-size = 8 }')
+    board.write_text(text.replace('"B b" = { dirichlet-alpha = 1.0 }\n', ""))
+    (ranked,) = rankings(play(board, Fake(accuracy=ACCURACY)))
+    assert [row[0] for row in ranked.table.rows] == ["FedProx", "Local", "FedAvg"]
+    assert r"FedProx & \textbf{" in ranked.table.latex()

@@ -17,7 +17,7 @@ from typing import Any
 from ..core.checksummed_files import to_toml
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
-from ..core.metrics import ACCURACY, is_share, kind_of, lower_is_better, score_name
+from ..core.metrics import ACCURACY, CLASSES, is_share, kind_of, labels_of, lower_is_better, score_name
 from ..core.metrics import names as names_of
 from ..launch.shipped import read_toml
 from ..results.identity import has_same_clients
@@ -346,6 +346,11 @@ def _remarks(grid: ComparisonGrid) -> Iterator[str]:
         lacking = [row for (row, _), cell in grid.cells.items() if not cell.metrics]
         why = f"; {', '.join(dict.fromkeys(lacking))}: no model for them" if lacking else ""
         yield f"New clients did not take part: they trained what is personal after the last round{why}."
+    elif any(cell.settings.get("new-clients") for cell in grid.cells.values()):
+        why = (
+            "no method has a model for them" if labels_of(grid.loss) == CLASSES else "they are tested on classes alone"
+        )
+        yield f"New clients did not take part, and there is no number of them: {why}."
     yield from grid.failed_clients()
     ends = []
     for (row, column), choice in grid.chosen.items():

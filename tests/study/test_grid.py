@@ -73,11 +73,12 @@ def test_the_settings_for_an_appendix_name_the_data_sets_that_have_them(tmp_path
 
 
 def test_the_best_of_each_data_set_is_marked_where_lower_is_better_and_where_higher_is(tmp_path):
-    base = {**BASE, "loss": "mse", "metrics": "mae", "choose-by": "mae", "partitioner": "iid"}
+    base = {**BASE, "loss": "mse", "metrics": "mae", "choose-by": "mae", "partitioner": "iid", "new-clients": 0.5}
     data = {"few": {"num-clients": 2}, "many": {"num-clients": 3}}
     grid = ComparisonGrid({"fedavg": "fedavg", "local": "local"}, base, {}, 1, data, Store(tmp_path))
     run_grid(grid, Silent(), Fake(accuracy={"fedavg": 0.8}))
-    *_, errors, scores = tables(grid, "Comparison")
+    first, *_, errors, scores = tables(grid, "Comparison")
+    assert "New clients did not take part, and there is no number of them: they are tested on classes" in first.note
     assert (errors.title, scores.title) == ("mae, by method and data", "R², mean over clients, by method and data")
     for table, best in ((errors, "0.1900"), (scores, "0.8100")):
         (fedavg,) = (line for line in table.latex().splitlines() if line.startswith("fedavg"))

@@ -206,7 +206,7 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
         return None
     mean = statistics.fmean(values)
     half = float(t.ppf(1 - LEVEL / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return max(least, mean - half), min(most, mean + half)
+    return max(float(least), mean - half), min(float(most), mean + half)
 
 
 def conclusion(pairs: Sequence[Pair], by: str = ACCURACY, tests: int = 0) -> str:

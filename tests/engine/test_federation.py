@@ -94,7 +94,9 @@ def test_a_process_that_is_killed_for_real_leaves_what_a_resumed_run_needs(tmp_p
 
 @pytest.mark.parametrize("method", each_method())
 def test_every_method_learns_and_personalised_clients_do_better_than_guessing(tmp_path, method):
-    settings = {"num_server_rounds": 3, "local_epochs": 5, **quick(method)}
+    # An MLP learns so fast that a part of the loss which begins after round 1 outweighs it; pfedhn makes slow progress.
+    model = "small-cnn" if method in ("feddistill", "fedkd", "fedphp", "pfedhn") else "mlp"
+    settings = {"num_server_rounds": 3, "local_epochs": 5, "model": model, **quick(method)}
     rounds = simulate(tmp_path, 4, method=method, **settings).metrics()
     # Over seeds and methods the training loss fell to 0.68 of the first at most; guessing has a test loss of ln 10.
     assert rounds[-1]["train_loss"] < 0.85 * rounds[0]["train_loss"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, redirect_stderr
 from functools import partial, wraps
 from io import StringIO
@@ -542,7 +542,8 @@ def _each(option: str, tried: Mapping[str, Sequence[Any]]) -> Iterator[dict[str,
     if not isinstance(tried, Mapping):
         raise ConfigError(option, tried, 'must be settings with the values to try: {"learning_rate": [0.01, 0.05]}')
     for key, values in tried.items():
-        if isinstance(values, str) or not isinstance(values, Iterable):
+        # A set has no order, and an iterator is empty when it is read again.
+        if isinstance(values, (str, Mapping, Set, Iterator)) or not isinstance(values, Iterable):
             raise ConfigError(option, {key: values}, f"must have a list of values: {{{key!r}: [{values!r}]}}")
         if not [*values]:
             raise ConfigError(option, key, "needs at least one value")

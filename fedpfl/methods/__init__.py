@@ -120,6 +120,8 @@ def _in_own_file(name: str) -> type[Method] | None:
 
 def find(name: str) -> type[Method]:
     """Return the method called ``name``, or the custom one that it refers to."""
+    if not isinstance(name, str):
+        raise ConfigError("method", references.article(name), "must be a method's name, a class or a method")
     builtin = [*SETTINGS, *ALIASES]
     if name in builtin and name not in references.entry_point_names("method"):
         name = ALIASES.get(name, name)

@@ -29,6 +29,8 @@ SWEEPS = "sweeps"  # the folder of the tables of sweeps and comparisons
 RUNS = "runs.json"
 # The length of a name that is made of the methods' names.
 MAX_CHARACTERS = 60
+# The length of a name that is given.
+MAX_NAME = 100
 
 
 class SavedRun(NamedTuple):
@@ -44,8 +46,13 @@ class SavedGrid:
     """The folder of the tables of a sweep or a comparison, by its name."""
 
     def __init__(self, store: Store, name: str) -> None:
-        if "/" in name or name in ("", ".", ".."):
-            raise ConfigError("name", name, "must be a folder's name, without /")
+        if (
+            not isinstance(name, str)
+            or {"/", "\0"} & {*name}
+            or name in ("", ".", "..")
+            or len(name.encode()) > MAX_NAME
+        ):
+            raise ConfigError("name", name, f"must be a folder's name, without /, at most {MAX_NAME} characters")
         self.name, self.path, self._store = name, store.tables(SWEEPS, name), store
 
     def open(self, grid: Grid) -> str:

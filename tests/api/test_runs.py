@@ -319,3 +319,19 @@ def test_numbers_of_a_call_are_numpy_s_or_python_s_and_wrong_ones_are_told_befor
             fedpfl.compare(["fedavg", "local"], **settings, **wrong)
     numbers = {"seeds": np.int64(1), "jobs": np.int64(1), "workers": np.int64(0), "target": np.float32(0.5)}
     assert len(fedpfl.compare(["fedavg", "local"], **settings, **numbers).runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"methods": ["fedavg", 1]}, "method = an int: must be a method's name, a class or a method"),
+        ({"name": 3}, "name = 3: must be a folder's name"),
+        ({"name": "a\0b"}, "must be a folder's name"),
+        ({"name": "a" * 101}, "must be a folder's name, without /, at most 100 characters"),
+        ({"tune": {"learning_rate": iter([0.1])}}, "must have a list of values"),
+        ({"tune": {"learning_rate": {0.1, 0.2}}}, "must have a list of values"),
+    ],
+)
+def test_what_a_comparison_cannot_take_is_one_line(wrong, message):
+    with pytest.raises(fedpfl.ConfigError, match=re.escape(message)):
+        fedpfl.compare(**{"methods": ["fedavg", "local"], "seeds": 1, "model": "mlp", "num_clients": 2, **wrong})

@@ -76,6 +76,9 @@ def with_head(
             name,
             "is a TorchScript program, which cannot be cut or copied; give the nn.Module that it was made of",
         )
+    for array_name, array in (*module.named_parameters(), *module.named_buffers()):
+        if array.layout != torch.strided:
+            raise ConfigError("model", name, f"its array {array_name} is sparse; must be dense: to_dense()")
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
@@ -208,10 +211,16 @@ def _in_two(
     chosen = head or layers[-1]
     if not chosen:  # it is the layer itself
         return BaseHeadModel(nn.Flatten() if kind is nn.Linear else nn.Identity(), module)  # type: ignore[arg-type]
+    # A factor of 1 or a term of 0 behind the layer, which then trains, shows with other values alone.
+    others = _other_values(module)
+    try:
+        outputs = _outputs(module, x, name, num_classes, others)
+    except ConfigError:  # which these values do not allow
+        others, outputs = [], torch.cat([wanted, wanted])
     model = cut_at(module, chosen)
     why = f"does not end in {'the' if head else 'its last'} {what}{',' * (not head)} {chosen!r}"
     try:
-        if torch.allclose(_output(model, x, name, num_classes, name), wanted, atol=1e-4, rtol=1e-4):
+        if torch.allclose(_outputs(model, x, name, num_classes, others), outputs, 1e-4, 1e-4, equal_nan=True):
             why = f"uses its {what} {chosen!r} elsewhere than at its end, too"
             _output(model, x, name, num_classes, name, training=True)
             return model
@@ -226,6 +235,34 @@ def _in_two(
     parent, _, short = chosen.rpartition(".")
     setattr(module.get_submodule(parent), short, model.head)
     return _whole(module, name, why)
+
+
+def _other_values(module: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
+    """Return other values of a module's parameters, each a little larger: what has to be above 0 stays so."""
+    generator = torch.Generator().manual_seed(0)
+
+    def share(parameter: Tensor) -> Tensor:
+        return torch.rand(parameter.shape, generator=generator).to(parameter)
+
+    parameters = [parameter for parameter in module.parameters() if parameter.is_floating_point()]
+    return [(p, p.detach() * (1 + 0.2 * share(p)) + 0.05 * share(p)) for p in parameters]
+
+
+def _outputs(
+    module: nn.Module, x: Tensor, name: str, num_classes: int, others: Sequence[tuple[nn.Parameter, Tensor]]
+) -> Tensor:
+    """Return a module's output for ``x``, and that with other values of its parameters."""
+    first, before = (
+        _output(module, x, name, num_classes, name),
+        [(parameter, parameter.data) for parameter, _ in others],
+    )
+    try:
+        for parameter, values in others:
+            parameter.data = values
+        return torch.cat([first, _output(module, x, name, num_classes, name)])
+    finally:
+        for parameter, values in before:
+            parameter.data = values
 
 
 def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:

@@ -37,6 +37,25 @@ def refusal(make, *arguments, **options):
     return text
 
 
+class Scaled(nn.Module):
+    """A learned factor and term of what a model gives, as of a temperature."""
+
+    def __init__(self, factor: float, term: float) -> None:
+        super().__init__()
+        self.factor, self.term = nn.Parameter(torch.tensor(factor)), nn.Parameter(torch.tensor(term))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor + self.term
+
+
+class WithSparse(Small):
+    """A model with a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("graph", torch.eye(3).to_sparse())
+
+
 def test_the_last_linear_layer_is_the_head():
     torch.manual_seed(0)
     module = Small()
@@ -66,8 +85,9 @@ def test_what_is_cut_already_stays_as_it_is():
     [
         (nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), "has no nn.Linear; the method needs a head"),
         (Small(last=nn.Tanh()), "does not end in its last nn.Linear, 'classifier'; the method needs a head"),
+        (Small(last=Scaled(1.0, 0.0)), "does not end in its last nn.Linear, 'classifier'; the method needs a head"),
     ],
-    ids=["none", "not the last"],
+    ids=["none", "not the last", "scaled by 1 at first"],
 )
 def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, message):
     x = torch.randn(5, 1, 8, 8)
@@ -85,6 +105,7 @@ def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, message)
         (Small(), (3, 8, 8), 3, {}, "model = 'Small': does not take inputs of 3x8x8: Given groups=1, weight of size"),
         (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
         (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no parameters"),
+        (WithSparse(), (1, 8, 8), 3, {}, "model = 'WithSparse': its array graph is sparse; must be dense: to_dense()"),
         (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
         (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "gives probabilities; leave out the softmax"),
         (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in the nn.Linear 'inner'"),

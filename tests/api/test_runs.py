@@ -324,7 +324,7 @@ def test_numbers_of_a_call_are_numpy_s_or_python_s_and_wrong_ones_are_told_befor
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"methods": ["fedavg", 1]}, "method = an int: must be a method's name, a class or a method"),
+        ({"methods": ["fedavg", 1]}, "method = 'an int': must be a method's name, a class or a method"),
         ({"name": 3}, "name = 3: must be a folder's name"),
         ({"name": "a\0b"}, "must be a folder's name"),
         ({"name": "a" * 101}, "must be a folder's name, without /, at most 100 characters"),

@@ -615,6 +615,19 @@ def test_classes_of_hugging_face_are_words_and_no_numbers_and_an_empty_list_is_n
         read(lists)
 
 
+@pytest.mark.parametrize("labels", [[0, 1], (0, 1), {0, 1}, np.array([0, 1])])
+def test_several_labels_in_a_cell_are_no_class(labels, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = pandas.DataFrame({"a": X[:20, 0], "label": [labels, labels] * 10})
+    with pytest.raises(DataError, match=r"row 1, column 'label': is an? .*0,? 1.: must be a number or a word"):
+        read(rows)
+    if isinstance(labels, list):
+        pytest.importorskip("pyarrow")
+        rows.to_parquet(tmp_path / "rows.parquet")
+        with pytest.raises(DataError, match=r"row 1, column 'label': is a list, \[0, 1\]: must be a number or a word"):
+            FederatedData(DataSettings(dataset="table", data=str(tmp_path / "rows.parquet")), 2, 1)
+
+
 def test_hugging_face_data_that_are_not_simply_there_are_refused():
     table = hugging(FIRST)
     for source, message in (

@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Seque
 
 import numpy as np
 
+from ...core import references
 from ...core.errors import ConfigError, DamagedFile, DataError, words_of
 from ...core.files import open_regular
 from ...core.name_lists import MAX_NAMED, in_short
@@ -59,6 +60,8 @@ _PERSON = re.compile(
     r"([_ -]?(id|no|nr|name|number|code|key))?",
     re.IGNORECASE,
 )
+# Cells of typed tables that hold several things.
+_SEVERAL = (list, tuple, dict, set, frozenset, np.ndarray)
 _EMPTY, _FILLED = "is empty", 'impute = "mean" fills empty cells'
 # What a column of times is good for.
 _AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in separate columns"
@@ -427,6 +430,9 @@ def typed(path: Path, source: Source, roles: Roles, settings: DataSettings) -> F
         for role, index in roles.places.items():
             for label, cell in zip(rows.labels, rows.cells(index)):
                 text = "" if cell is None else cell_text(cell)
+                if isinstance(cell, _SEVERAL):
+                    what = f"is {references.article(cell)}, {text[:40]}: must be a number or a word"
+                    faults.append(Fault(label, names[index], what, text))
                 if text in NO_NAMES and role[0] != SIGN and role != "text":
                     text = ""
                 if not text and not (role[0] == SIGN and settings.fills_gaps):

@@ -24,6 +24,8 @@ from .npz import labels_beside, labels_of, samples_of, vocabulary_of
 MAX_ENDLESS = 2**20
 # Samples that are read a second time.
 COMPARED = 3
+# Labels that are compared with those that the samples have.
+LABELS_COMPARED = 8
 AT_RANDOM = (
     "samples are drawn at random as they are read (random transforms?). Each was read once, before round 1, so all "
     "epochs and tests see the same values; the setting augmentation draws again in each epoch"
@@ -132,8 +134,19 @@ class _Reading:
             labels = np.stack([checked(place)[1] for place in range(count)])
         else:
             labels = array(source.labels, f"{self._where}: labels")
+            self._compare(source, labels, count)
         rows = LazyArray([(count, lambda place: checked(place)[0])], checked(0)[0])
         return rows, labels_of(labels, count, f"{self._where}: y", names=True, targets=settings.targets)
+
+    def _compare(self, source: Lazy, labels: np.ndarray, count: int) -> None:
+        """Tell if labels that are numbers are not those that the data set gives with some of its samples."""
+        if len(labels) != count or labels.dtype.kind not in "iu":
+            return
+        places = range(0, count, max(1, count // LABELS_COMPARED))[:LABELS_COMPARED]
+        pairs = [(self._sample(source, place)[1], labels[place]) for place in places]
+        if other := sum(y.dtype.kind in "iu" and not np.array_equal(y, label) for y, label in pairs):
+            told = f"{other} of {len(places)} labels that were compared are not those of the data set's samples"
+            self._said[f"{told}; the labels that Lazy is given count: are they in another order?"] = None
 
     def _read_places(self, data: Any, places: Sequence[Any]) -> None:
         """Read a data set's samples at these places, one by one; notice where that is not the same each time."""

@@ -140,6 +140,15 @@ class Noisy(Made):
         return x + self.own.normal(size=5), y
 
 
+def test_labels_beside_samples_that_have_others_are_told(made):
+    source = Made("features", count=40)
+    labels = np.array([int(source[index][1]) for index in range(40)])
+    told = "labels that were compared are not those of the data set's samples"
+    assert any(f"8 of 8 {told}" in remark for remark in made(fedpfl.Lazy(source, labels + 1)).remarks)
+    for right in (labels, labels.astype(float), np.array(["one", "two", "three"])[labels]):
+        assert not any(told in remark for remark in made(fedpfl.Lazy(source, right), partitioner="iid").remarks)
+
+
 def test_inputs_that_are_read_later_count_in_what_a_run_is_known_by(made):
     def contents(source):
         return made(fedpfl.Lazy(source, np.arange(source.count) % 3)).contents

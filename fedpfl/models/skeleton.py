@@ -32,7 +32,10 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
         base = root
     last: nn.Module = layers.pop(chosen) if chosen else NoHead("model", "has no linear layer")
     for path, own_layer in layers.items():
-        _place(base, path, own_layer)
+        if chosen and path.startswith(f"{chosen}."):  # as of a parametrization, whose arrays lie below the layer
+            _place(last, path[len(chosen) + 1 :], own_layer)
+        else:
+            _place(base, path, own_layer)
     model = BaseHeadModel(base, last)  # type: ignore[arg-type]
     model.head_path = chosen
     return model

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedpfl import models
 from fedpfl.core.errors import ConfigError
+from fedpfl.models.parts import plain_names
+from fedpfl.models.skeleton import skeleton
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,11 @@ def test_a_head_longer_than_the_linear_end_is_refused(name, layers):
 def test_a_model_without_a_head_is_refused():
     with pytest.raises(ConfigError, match="model = 'Linear': has no head"):
         models.cut(nn.Linear(3, 2))
+
+
+def test_arrays_below_the_head_s_name_are_the_head_s():
+    names = ("fc1.weight", "fc1.bias", "fc2.bias", "fc2.parametrizations.weight.original0", "fc22.weight")
+    model = skeleton({name: np.zeros((2, 2), np.float32) for name in names}, "fc2")
+    plain = plain_names(model)
+    assert sorted(map(plain, model.state_dict())) == sorted(names)
+    assert [plain(name) for name in model.state_dict() if name.startswith("head.")] == [*names[2:4]]

@@ -476,8 +476,8 @@ def test_the_last_sample_of_an_epoch_is_not_trained_on_alone(tmp_path):
 
 def in_pool(output_dir):
     run = fedpfl.run(
-        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=1, quiet=True,
-        output_dir=output_dir,
+        method="fedavg", dataset="digits", model="mlp", num_clients=2, num_server_rounds=1, local_epochs=1,
+        quiet=True, output_dir=output_dir,
     )  # fmt: skip
     return run.summary["rounds"]
 

@@ -169,8 +169,8 @@ def test_a_method_s_name_may_have_capitals(monkeypatch):
     assert run.settings["method"] == "fedavg"
     swept = fedpfl.sweep({"method": ["FedAvg", "Local"]}, **{**FEW, "method": None, "num_server_rounds": 1})
     assert {point["method"] for point in swept.points} == {"fedavg", "local"}
-    arguments = ["run", "-q", "-c", 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 run-name="capitals"']
-    assert call_fedpfl(*arguments).exit_code == 0
+    settings = 'method="FedAvg" model="mlp" num-clients=2 num-server-rounds=1 local-epochs=1 run-name="capitals"'
+    assert call_fedpfl("run", "-q", "-c", settings).exit_code == 0
     assert fedpfl.load("capitals").settings["method"] == "fedavg"
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from grids import Silent
 from torch import nn
+from waiting import wait_until
 
 import fedpfl
 from fedpfl.core import user_code
@@ -18,7 +19,7 @@ from fedpfl.study.analysis.repetitions import data_of, grouped
 from fedpfl.study.execution import Execution, Process
 from fedpfl.study.run_store import State, Store, plan
 
-SMALL = {"model": "mlp", "num_server_rounds": 1, "quiet": True, "workers": 0}
+SMALL = {"model": "mlp", "num_server_rounds": 1, "local_epochs": 1, "quiet": True, "workers": 0}
 
 
 @pytest.fixture
@@ -211,7 +212,8 @@ def test_a_variable_of_the_environment_that_a_models_code_reads_counts(folder, m
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, wide), nn.Linear(wide, 10))\n"
     )
     monkeypatch.setenv("PLACE", str(folder))
-    values = {"method": "local", "dataset": "digits", "num-clients": 2, "num-server-rounds": 1, "model": "wide:net"}
+    values = {"method": "local", "dataset": "digits", "num-clients": 2, "num-server-rounds": 1, "model": "wide:net",
+              "local-epochs": 1}  # fmt: skip
     store, planned = Store(folder.parent / "grid"), plan(values, 1)
     options = {key.replace("-", "_"): value for key, value in values.items()}
     places = {"output_dir": store.root / "runs", "state_dir": store.root / "state", "quiet": True, "workers": 0}
@@ -289,14 +291,15 @@ def test_code_that_changes_while_a_grid_runs_is_not_filed_under_the_name_of_the_
     )
     (folder / "review.py").write_text("V = 1\n")
     user_code.set_folder(folder)
-    values = {"method": "mm:M", "dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1}
+    values = {"method": "mm:M", "dataset": "digits", "num-clients": 2, "model": "mlp", "num-server-rounds": 1,
+              "local-epochs": 1}  # fmt: skip
     runs, store, watcher = [plan(values, seed) for seed in (1, 2)], Store(tmp_path / "store"), Silent()
 
     def start(run, store, share):
         job = Process(run, store, share)
         if run.name == runs[0].name:
-            while not (store.folder(run).path / "config.toml").is_file():  # it has imported its code
-                assert job.outcome() is None
+            # It has imported its code.
+            wait_until((store.folder(run).path / "config.toml").is_file, lambda: job.outcome() is None)
             (folder / "review.py").write_text("V = 2\n")
         return job
 
@@ -314,7 +317,8 @@ def test_files_that_a_loss_and_a_metric_open_while_they_are_called_count(folder)
         "def smooth(outputs, y):\n    return F.cross_entropy(outputs, y) * float(np.load(HERE + '/of_loss.npy'))\n"
         "def share(outputs, y):\n    return float(np.load(HERE + '/of_metric.npy'))\n"
     )
-    settings = {"loss": "opening:smooth", "metrics": "opening:share", "dataset": "digits", "model": "mlp"}
+    settings = {"loss": "opening:smooth", "metrics": "opening:share", "dataset": "digits", "model": "mlp",
+                "local_epochs": 1}  # fmt: skip
     places = {"output_dir": folder.parent / "runs", "state_dir": folder.parent / "state"}
     run = fedpfl.run("local", **settings, **places, num_clients=2, num_server_rounds=1, workers=1, quiet=True)
     opened = [path.rpartition("/")[2] for path in run._folder.task()["written_by"]["opened"]]

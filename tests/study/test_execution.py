@@ -23,6 +23,7 @@ from fedpfl.study.paper_tables import analysed, tables
 from fedpfl.study.run_store import PlannedRun, State, Store, plan
 
 QUICK = {"method": "fedavg", "dataset": "digits", "num-clients": 4, "num-server-rounds": 2}
+HELD_OUT = {**QUICK, "new-clients": 0.5}
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ class TestRunning:
         assert (again.started, heard.heard) == ([], [("begin", 6, 6, 0)])
 
     def test_equal_runs_of_two_tables_are_run_once(self, tmp_path: Path) -> None:
-        runs = [plan(QUICK, 1), plan(QUICK, 1, ["new-clients:ensemble"]), plan(QUICK, 1, ["new-clients:local-train"])]
+        runs = [plan(HELD_OUT, 1, metrics) for metrics in ((), ["new-clients:ensemble"], ["new-clients:local-train"])]
         planned = Execution(runs, Store(tmp_path), Fake()).runs
         assert [run.modes for run in planned] == [("ensemble", "local-train")]
 
@@ -206,8 +207,8 @@ class TestRunning:
     def test_a_run_is_not_undone_by_what_is_measured_after_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store, run = Store(tmp_path), plan(QUICK, 1)
-        with_more = plan(QUICK, 1, ["new-clients:ensemble"])
+        store, run = Store(tmp_path), plan(HELD_OUT, 1)
+        with_more = plan(HELD_OUT, 1, ["new-clients:ensemble"])
         Execution([run], store, Fake()).run(Silent())
         monkeypatch.setattr(Process, "_fedpfl", lambda self, *arguments: [sys.executable, "-c", "raise SystemExit(1)"])
         assert Execution([with_more], store).run(Silent()) == {run.name: State.FAILED}
@@ -217,7 +218,7 @@ class TestRunning:
     def test_training_that_has_ended_is_not_forgotten(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_background: None, killed: bool
     ) -> None:
-        store, run = Store(tmp_path), plan(QUICK, 1, ["new-clients:ensemble"])
+        store, run = Store(tmp_path), plan(HELD_OUT, 1, ["new-clients:ensemble"])
         ran, measuring = store.folder(run).path / "summary.md", tmp_path / "measuring"
 
         def command(self: Process, first: str, *arguments: str) -> list[str]:

@@ -541,8 +541,8 @@ def test_a_model_that_flattens_by_view_trains_as_one_that_does_not():
             return z.flatten(1)
 
     def losses(model):
-        few = {**FEW, "data": None}
-        run = fedpfl.run("fedrep", dataset="digits", model=model, num_clients=2, train_samples=40, workers=0, **few)
+        few = {**FEW, "data": None, "batch_size": 100, "workers": 0}
+        run = fedpfl.run("fedrep", dataset="digits", model=model, num_clients=2, **few)
         assert run.model(client=0)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
         return run.rounds.train_loss.tolist()
 

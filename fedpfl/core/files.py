@@ -30,9 +30,13 @@ def write_atomically(
 
     ``private``: only the user may read it; otherwise the umask decides. ``durable``: wait until the disk has it;
     without, it survives the end of this process but not a loss of power. What a killed process has left in this folder
-    is removed after an hour.
+    is removed after an hour. What is no file, such as /dev/null or a pipe, is written to and stays what it is.
     """
     with writing:
+        if path.is_char_device() or (path.is_fifo() and not private):  # whose pipe it is nobody knows
+            with naming(path), path.open("wb") as special:
+                special.write(content)
+            return
         part, now = _write_part(path, content, private, durable, executable)
         try:
             part.replace(path)

@@ -59,3 +59,17 @@ def test_writers_with_one_process_id_and_one_file_do_not_tear_it(tmp_path, monke
         thread.join()
     assert not wrong
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path):
+    """As root, a report written to /dev/null made it a file, for all programs."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for name in ("pipe", "link"):
+            write_atomically(tmp_path / name, b"content")
+            assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()

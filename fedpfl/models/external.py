@@ -252,10 +252,8 @@ def _outputs(
     module: nn.Module, x: Tensor, name: str, num_classes: int, others: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> Tensor:
     """Return a module's output for ``x``, and that with other values of its parameters."""
-    first, before = (
-        _output(module, x, name, num_classes, name),
-        [(parameter, parameter.data) for parameter, _ in others],
-    )
+    first = _output(module, x, name, num_classes, name)
+    before = [(parameter, parameter.data) for parameter, _ in others]
     try:
         for parameter, values in others:
             parameter.data = values

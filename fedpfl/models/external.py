@@ -251,8 +251,10 @@ def _other_values(module: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
 def _outputs(
     module: nn.Module, x: Tensor, name: str, num_classes: int, others: Sequence[tuple[nn.Parameter, Tensor]]
 ) -> Tensor:
-    """Return a module's output for ``x``, and that with other values of its parameters."""
+    """Return a module's output for ``x``, and that with other values of its parameters, both from the same state."""
+    state = ModelState(module)
     first = _output(module, x, name, num_classes, name)
+    state.restore()
     before = [(parameter, parameter.data) for parameter, _ in others]
     try:
         for parameter, values in others:
@@ -261,6 +263,7 @@ def _outputs(
     finally:
         for parameter, values in before:
             parameter.data = values
+        state.restore()
 
 
 def _whole(module: nn.Module, name: str, reason: str) -> BaseHeadModel:

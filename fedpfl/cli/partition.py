@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, FedpflError
-from ..core.files import private_folder, write_atomically
+from ..core.files import is_free, private_folder, write_atomically
 from .common import NumClients, RunConfig, app_settings, load_app, overrides
 from .program import app
 
@@ -104,7 +104,7 @@ def _require_free(place: Path, is_file: bool) -> None:
     """Raise ``ConfigError`` for a file that is there, and for a folder with files, which could be of more clients."""
     if place.exists() and (is_file or not place.is_dir()):
         raise ConfigError("export", str(place), "is there already")
-    if not is_file and place.is_dir() and any(place.iterdir()):
+    if not is_free(place):
         raise ConfigError("export", str(place), "must be a new or an empty folder")
 
 

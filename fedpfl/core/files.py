@@ -23,6 +23,11 @@ _PART = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 LEFT_SECONDS = 3600
 
 
+def is_free(folder: Path) -> bool:
+    """Tell whether a new folder can be made here, or an empty one is there."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def write_atomically(
     path: Path, content: bytes, private: bool = False, durable: bool = True, executable: bool = False
 ) -> None:

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ..core.errors import ConfigError
+from ..core.files import is_free
 from ..methods import Method
 from ..setup.reference import pyproject_block
 from ..version import SIMULATION, __version__
@@ -60,7 +61,7 @@ def make(place: Path, kind: str = APP, method: type[Method] | None = None) -> li
         raise ConfigError("name", name, "must have no dash: folder and package of a baseline have one name")
     if name in sys.stdlib_module_names | {"fedpfl", "flwr", "torch"}:
         raise ConfigError("name", name, "is the name of another package; choose another name")
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    if not is_free(place):
         raise ConfigError("name", str(place), "is there already; choose another name")
     made = [(place / file, text) for file, text in files(kind, name, method).items()]
     try:

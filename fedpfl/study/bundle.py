@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core import user_code
 from ..core.errors import ConfigError
-from ..core.files import write_atomically
+from ..core.files import is_free, write_atomically
 from ..results.identity import content_of
 from ..setup.all_settings import code_in, places, tagged
 from .run_store import PlannedRun, require_files
@@ -31,7 +31,7 @@ class Bundle:
     """
 
     def __init__(self, folder: Path, runs: Iterable[PlannedRun]) -> None:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not is_free(folder):
             raise ConfigError("bundle", str(folder), "must be a new or an empty folder")
         runs = list(runs)
         require_files(runs)

@@ -427,7 +427,7 @@ def tests_more_than_arrays(method: Method) -> bool:
     """Tell whether a test computes with more than :meth:`Method.export` can find in a stored run."""
     kind = type(method)
     prepared = kind.prepare is not Method.prepare or kind.personalised is not Method.personalised
-    # Of hooks of the user's nobody knows that they fit together: what such a method tests is written, and compared.
+    # Hooks of the user's may not fit together, so the model that such a method tests is stored and compared.
     unknown = any(
         hook.__module__.partition(".")[0] != "fedpfl" for hook in (kind.prepare, kind.personalised, kind.export)
     )

@@ -172,7 +172,7 @@ def complete_arrays(plain: nn.Module, exported: Mapping[str, Tensor]) -> dict[st
     ``StateError`` if the method exports too little.
     """
     wanted = plain.state_dict()
-    # BatchNorm's count of batches is kept nowhere: nothing depends on it, and a process counts those of all clients.
+    # BatchNorm's count of batches is not kept: nothing depends on it, and a process counts the batches of all clients.
     counts = {name: torch.zeros_like(array) for name, array in wanted.items() if name.endswith(UNUSED_BUFFER)}
     exported = {**exported, **{name: counts[name] for name in unused_counters(plain) & counts.keys()}}
     arrays = {name: array for name, array in {**counts, **exported}.items() if name in wanted}

@@ -165,7 +165,7 @@ def functions() -> frozenset[str]:
 
 @lru_cache(maxsize=None)
 def single() -> frozenset[str]:
-    """Return the keys of the settings that are one word of several, and no list of them; those of methods left out."""
+    """Return the keys of the common settings whose value is one of several words, not a list."""
     fields = [field for _, cls in _common() for field in s.by_key(cls).items()]
     return frozenset(key for key, field in fields if field.metadata["limits"].choices is not None)
 

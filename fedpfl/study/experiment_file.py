@@ -299,7 +299,7 @@ class ExperimentFile(_Part):
         return {self.metric(row, metric) for metric in self.metrics if (metric, row, column) not in self.no_number}
 
     def _candidates(self, scale: str, row: str, column: str, fixed: Collection[str]) -> Choose:
-        """Return the values among which those of a cell are chosen; settings that are ``fixed`` are not chosen."""
+        """Return the values to choose from for each setting of a cell, without the settings that are ``fixed``."""
         levels = (self.scale(scale).choose, self.columns[column].choose, self.choose)
         choose, of_row = next((level for level in levels if level is not None), None), self.rows[row].choose
         candidates = choose or {} if of_row is None or choose == {} else of_row

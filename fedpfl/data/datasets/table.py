@@ -114,7 +114,7 @@ def _named(path: Path, table: FileSamples, settings: DataSettings) -> np.ndarray
 
 
 def _scattered(table: FileSamples, windows: np.ndarray) -> int:
-    """Count the windows whose rows do not follow one another among those of their client, split and group."""
+    """Count the windows with other rows of the same client, split and group between their own."""
     whose = [table.columns[role].codes for role in APART if role in table.columns]
     place = np.empty(len(table.x), np.int64)
     place[np.lexsort((np.arange(len(table.x)), *whose))] = np.arange(len(table.x))

@@ -7,6 +7,7 @@ from typing import Callable, Mapping
 from ..core.errors import ConfigError, StateError
 from ..core.payload import Payload
 from ..core.settings import Value
+from ..setup.all_settings import require_absolute
 from .client_number import clients_of, own_data_path, stored_number, unnumbered
 from .engine import HANDLERS
 from .engines import engine_for
@@ -24,6 +25,7 @@ def handle(kind: str, message: Payload, run_config: Mapping[str, Value], node_co
     after which the client's arrays are wanted (0: the initial ones). ``run_config`` and ``node_config`` are Flower's.
     The node has ``partition-id``, and ``num-partitions`` if the run has no num-clients, or ``data-path``.
     """
+    require_absolute(run_config)
     path = own_data_path(node_config)
     if (owner := guard()) is not None:
         owner.check(run_config, path)

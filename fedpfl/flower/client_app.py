@@ -13,7 +13,6 @@ from ..core.errors import FedpflError, line_of
 from ..core.payload import Payload, is_probe
 from ..core.process import spin_shortly
 from ..flower_private import CLIENT_APP_RAISED_EXCEPTION
-from ..setup.all_settings import require_absolute
 
 logger = getLogger("flwr")
 app = ClientApp()
@@ -27,7 +26,6 @@ def answer(message: Message, context: Context) -> Message:
 
     kind = message.metadata.message_type
     try:
-        require_absolute(context.run_config)
         payload = from_content(message.content)
         if kind == "query":
             payload.config["in-turn"] = not _simulated()

@@ -41,9 +41,6 @@ from .keep import MARK, STATE, ContextState, arrays_of, refused, state_dir_of, t
 from .loaders import batches_of, read
 from .messages import (
     EXTRAS,
-    NOT_SENT,
-    OF_NODES,
-    OF_STRATEGY,
     SETTINGS,
     from_content,
     from_named,
@@ -54,6 +51,7 @@ from .messages import (
     to_framed_content,
     to_named,
 )
+from .sent_settings import NOT_SENT, OF_NODES, OF_STRATEGY
 
 if TYPE_CHECKING:  # which a node does not load
     from .strategy import MethodStrategy

@@ -26,7 +26,8 @@ from ..setup.options.privacy import PrivacySettings
 from ..setup.robust_rule import largest_weight
 from ..training.settings import TrainingSettings
 from .keep import INITIAL, MARK
-from .messages import EXTRAS, NOT_SENT, OF_NODES
+from .messages import EXTRAS
+from .sent_settings import NOT_SENT, OF_NODES
 
 logger = getLogger("flwr")
 

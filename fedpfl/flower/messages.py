@@ -18,9 +18,7 @@ from ..client import protocol
 from ..core.errors import ConfigError, LayoutError
 from ..core.layout import Layout
 from ..core.payload import Payload
-from ..core.settings import Value, keys
-from ..data.settings import DataSettings
-from ..setup.all_settings import tagged
+from ..core.settings import Value
 
 # Flower moves each object of a message by a separate request, on each of four ways: a message of records has six or
 # seven, a framed one three. But equal arrays of several clients are one object among records, and an object cannot be
@@ -30,12 +28,6 @@ FRAME = "frame"
 # The key of a message's config under which a strategy sends its settings.
 SETTINGS = "fedpfl"
 EXTRAS = "extras"
-# Settings that each side has for itself: what its own code is, where its files are, and how the server runs.
-NOT_SENT = tagged("place") | tagged("own")
-# Where the samples of a run's clients come from: nodes have data of their own.
-OF_NODES = tagged("loop").intersection(keys(DataSettings))
-# Settings that would not act on one client alone or in one message, or not as the server takes it.
-OF_STRATEGY = tagged("server") | tagged("whole")
 # The longest text of settings that is read.
 MAX_SETTINGS_BYTES = 100_000
 

@@ -67,7 +67,8 @@ from .flowers_loop import (
 )
 from .grid_transport import FlowerTransport
 from .hooks_transport import LATE, SAMPLES, HooksTransport, MessageForm, SamplingByShares
-from .messages import NOT_SENT, OF_STRATEGY, Names, from_named, initial_of, numpy_of, read_settings, settings_text
+from .messages import Names, from_named, initial_of, numpy_of, read_settings, settings_text
+from .sent_settings import NOT_SENT, OF_STRATEGY
 from .split import Split
 
 logger = getLogger("flwr")

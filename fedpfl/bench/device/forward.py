@@ -16,12 +16,11 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
 from ...client import protocol
-from ...core import code_hash, user_code
+from ...core import code_hash, references, user_code
 from ...core.errors import FedpflError
 from ...core.files import private_folder
 from ...core.payload import Payload
 from ...core.settings import Value
-from ...setup.all_settings import code_in
 from ...version import __version__
 
 logger = getLogger("flwr")
@@ -62,7 +61,7 @@ def forward(
         "version": __version__, "code": code_hash.of_package(), "kind": kind,
         "run-config": dict(run_config), "node-config": dict(node_config),
         # Where Flower has unpacked custom code, if a setting names some.
-        "app": str(user_code.app_folder(code_in(run_config, "")) or ""),
+        "app": str(user_code.app_folder(references.references(run_config, sorted(run_config))) or ""),
     }  # fmt: skip
     losses, deadline = 0, time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline and losses <= MAX_LOSSES:

@@ -17,9 +17,9 @@ from ...core.errors import DataError, FedpflError, words_of
 from ...core.metrics import CLASSES, LABELS, MASKS, NEXT_TOKEN
 from ...data.datasets.categories import OTHER, SIGN
 from ...data.datasets.columns import SUFFIXES, Roles, finished, lines_of, source_of, typed
-from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image
+from ...data.datasets.folder import IMAGE_SUFFIXES, opened_image, pixels_of
 from ...data.datasets.npz import read_arrays, samples_of
-from ...data.datasets.reading_helpers import MAX_JSON, content_of
+from ...data.datasets.reading_helpers import MAX_JSON, coloured, content_of
 from ...data.federation import PIXELS
 from ...data.named_columns import places
 from ...data.scaling import FILL
@@ -95,12 +95,12 @@ def read_image(file: IO[bytes], where: str, about: Mapping[str, Any]) -> np.ndar
         if image.size != (width, height):
             size = "×".join(map(str, image.size))
             raise DataError(f"{where}: is {size} pixels; the model takes {width}×{height}")
-        if channels == 1 and image.mode not in ("1", "L"):
-            raise DataError(f"{where}: is in colour; the model takes grey images")
-        if channels not in (1, 3) or image.mode.startswith(("I", "F")):
-            raise DataError(f"{where}: mode {image.mode} does not give {channels} channels of 8 bits")
-        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
-    return pixels.reshape(1, height, width, channels)
+        pixels = pixels_of(image, where, where, {})[None]
+    if channels == 1 and pixels.shape[3] != 1:
+        raise DataError(f"{where}: is in colour; the model takes grey images")
+    if channels not in (1, 3):
+        raise DataError(f"{where}: is an image of 1 or 3 channels; the model takes {channels}")
+    return pixels if channels == 1 else coloured(pixels)
 
 
 def _read_texts(path: Path, about: Mapping[str, Any], ignored: Sequence[str], tokenizer: str) -> np.ndarray:

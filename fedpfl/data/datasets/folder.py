@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 import warnings
 import zlib
@@ -34,7 +35,11 @@ from .reading_helpers import (
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow has more, some of which start other programs.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-_GREY = ("1", "L")
+# Modes whose images become the mode beside it without a loss, as long as no pixel is transparent.
+_EXACT = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "RGB": "RGB", "RGBA": "RGB"}
+_AS_STORED = ("1", "L", "RGB")
+# Of 16 bits a channel Pillow gives the upper 8, but for grey images.
+_OF_16_BITS = re.compile(r";16[BLNRS]")
 # Bytes of all images together in memory.
 MAX_BYTES = 2**34
 # Folders with more bytes of pixels are not held in memory: their images are decoded when they are needed.
@@ -71,14 +76,15 @@ def read_image_folder(root: Path, size: int = 0, alone: bool = True, held: int =
     for part in files:
         if not paths[part]:
             raise DataError(f"{root / part}: no images ({', '.join(IMAGE_SUFFIXES)})")
-    pixels = _decode_or_defer([path for part in paths.values() for path in part], f"{root}", size, held)
+    said: dict[str, None] = {}
+    pixels = _decode_or_defer([path for part in paths.values() for path in part], f"{root}", size, held, said)
     number = {name: label for label, name in enumerate(classes)}
     labels = np.array([number[name] for part in files.values() for name, some in part.items() for _ in some], np.int64)
     ends = np.cumsum([0, *map(len, paths.values())])
     xs, ys = ([samples[start:end] for start, end in zip(ends, ends[1:])] for samples in (pixels, labels))
     endings = in_short([f"{count} {suffix or 'without an ending'}" for suffix, count in sorted(others.items())])
     left = (f"files that are no images are left out: {endings}",) if others else ()
-    return of_parts(root.name, xs, ys, class_names=tuple(classes), remarks=(*chosen.remarks, *left))
+    return of_parts(root.name, xs, ys, class_names=tuple(classes), remarks=(*chosen.remarks, *left, *said))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -129,37 +135,71 @@ def _images(folder: Path, inside: set[str], others: Counter[str], under: str = "
     return images
 
 
-def _decode_or_defer(paths: list[Path], why: str, size: int = 0, held: int = MAX_HELD) -> Any:
+def _decode_or_defer(paths: list[Path], why: str, size: int, held: int, said: dict[str, None]) -> Any:
     """Decode images, or look only at their sizes and colours if their pixels have more than ``held`` bytes."""
-    w, h = (size, size) if size else _look(paths[0], why)[0]
+    w, h = (size, size) if size else _look(paths[0], why, {})[0]
     if len(paths) * w * h * RGB <= held:
-        return decode(((str(path), path) for path in paths), len(paths), why, size)
+        return decode(((str(path), path) for path in paths), len(paths), why, said, size)
     from .lazy import LazyArray
 
     grey = True
     for path in paths:
-        shape, is_grey = _look(path, why)
+        shape, is_grey = _look(path, why, said)
         _require_size((size, size) if size else shape, (w, h), str(path), paths[0].name)
         grey = grey and is_grey
 
     def read(place: int) -> np.ndarray:
         with opened_image(paths[place], str(paths[place]), why) as image:
-            one = pixels_of(image, str(paths[place]), why, size)
+            one = pixels_of(image, str(paths[place]), why, {}, size)
         return one if grey else coloured(one[None])[0]
 
     return LazyArray([(len(paths), read)], np.empty((h, w, 1 if grey else RGB), np.uint8))
 
 
-def _look(path: Path, why: str) -> tuple[tuple[int, int], bool]:
-    """Return an image's width and height, and whether it is grey, without decoding it."""
+def _look(path: Path, why: str, said: dict[str, None]) -> tuple[tuple[int, int], bool]:
+    """Return an image's width and height, and whether it is grey, without decoding it unless it may be transparent."""
     with opened_image(path, str(path), why) as image:
-        _require_mode(image, str(path))
-        return image.size, image.mode in _GREY
+        _note_frames(image, said)
+        return image.size, _mode_of(image, str(path), said) == "L"
 
 
-def _require_mode(image: Any, where: str) -> None:
+def _mode_of(image: Any, where: str, said: dict[str, None]) -> str:
+    """Return the mode, grey or RGB, in which an image loses nothing; ``DataError`` for one that would.
+
+    What becomes of another mode is a key of ``said``.
+    """
     if image.mode.startswith(("I", "F")):
         raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode}")
+    if any(_is_deep(tile[3]) for tile in getattr(image, "tile", ())):
+        raise DataError(f"{where}: only images of 8 bits a channel can be read, not mode {image.mode} of 16 bits")
+    if image.mode not in _EXACT:
+        message = f"mode {image.mode} does not become RGB without a loss: convert it, or give arrays (.npz)"
+        raise DataError(f"{where}: {message}")
+    if _is_transparent(image):
+        message = f"mode {image.mode} with transparent pixels, whose colour is open: lay it on a background"
+        raise DataError(f"{where}: {message} and convert it to RGB, or give arrays (.npz)")
+    mode = _EXACT[image.mode]
+    if image.mode not in _AS_STORED:
+        said[f"images of mode {image.mode} become {mode}; no pixel of theirs is transparent"] = None
+    return mode
+
+
+def _is_transparent(image: Any) -> bool:
+    if image.mode not in ("LA", "RGBA") and "transparency" not in image.info:
+        return False
+    return bool(image.convert("RGBA").getchannel("A").getextrema()[0] < 255)
+
+
+def _is_deep(arguments: Any) -> bool:
+    """Tell from the arguments of a decoder of Pillow's whether an image has more than 8 bits a channel."""
+    kind, *more = arguments if isinstance(arguments, tuple) else (arguments,)
+    brightest = more[0] if kind in ("L", "RGB") and len(more) == 1 and isinstance(more[0], int) else 0  # of PPM
+    return brightest > 255 or bool(_OF_16_BITS.search(str(kind)))
+
+
+def _note_frames(image: Any, said: dict[str, None]) -> None:
+    if getattr(image, "n_frames", 1) > 1:
+        said["of images with several frames the first one counts"] = None
 
 
 def _require_size(size: tuple[int, int], first: tuple[int, int], where: str, whose: str) -> None:
@@ -168,10 +208,9 @@ def _require_size(size: tuple[int, int], first: tuple[int, int], where: str, who
         raise DataError(f"{where} is {w}×{h} pixels but {whose} is {w0}×{h0}: image-size resizes all to one size")
 
 
-def pixels_of(image: Any, where: str, why: str, size: int = 0) -> np.ndarray:
-    """Decode an image to uint8 H×W×C, grey if it is."""
-    _require_mode(image, where)
-    whole = image.convert("L" if image.mode in _GREY else "RGB")
+def pixels_of(image: Any, where: str, why: str, said: dict[str, None], size: int = 0) -> np.ndarray:
+    """Decode an image to uint8 H×W×C, grey if it is; what becomes of its mode is a key of ``said``."""
+    whole = image.convert(_mode_of(image, where, said))
     if size:
         whole = need("PIL.ImageOps", "Pillow", why).fit(whole, (size, size))
     pixels: np.ndarray = np.asarray(whole, np.uint8)
@@ -198,10 +237,11 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
         raise DataError(f"{where}: not a readable image: {words_of(error)}") from error
 
 
-def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0) -> np.ndarray:
+def decode(files: Iterable[tuple[str, Any]], count: int, why: str, said: dict[str, None], size: int = 0) -> np.ndarray:
     """Decode images of one size to uint8 n×H×W×C, grey if all of them are; ``size`` brings them to squares.
 
-    ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow.
+    ``files`` has what errors call an image, and its path or binary file; ``why`` is what needs Pillow. What users
+    should know of the images becomes a key of ``said``.
     """
     pixels: np.ndarray[Any, Any] = np.empty(0, np.uint8)
     first = ""
@@ -212,7 +252,8 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, size: int = 0
                 raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
             if i:
                 _require_size((w, h), (pixels.shape[2], pixels.shape[1]), where, Path(first).name)
-            one = pixels_of(image, where, why, size)
+            _note_frames(image, said)
+            one = pixels_of(image, where, why, said, size)
         if i == 0:
             pixels, first = np.empty((count, *one.shape), np.uint8), where
         if one.shape[2] > pixels.shape[3]:  # the first images were grey, this one is not
@@ -261,7 +302,7 @@ def _tiny_imagenet(settings: DataSettings) -> Dataset:
         test.append((root / "val" / "images" / file, number[wnid]))
     if not train or not test:
         raise DataError(f"{root}: no images in {'val' if train else 'train'}")
-    pixels = _decode_or_defer([path for path, _ in train + test], "tiny-imagenet")
+    pixels = _decode_or_defer([path for path, _ in train + test], "tiny-imagenet", 0, MAX_HELD, {})
     labels = np.array([label for _, label in train + test], np.int64)
     n = len(train)
     return Dataset.of("tiny-imagenet", pixels[:n], labels[:n], pixels[n:], labels[n:], class_names=tuple(classes))

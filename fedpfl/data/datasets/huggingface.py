@@ -82,14 +82,15 @@ def tables_to_dataset(
         require_ignored(settings, tables[first].column_names, path)
     sources = [table_source(path, table, settings) for table in tables.values()]
     settings = with_words(settings, lambda column: words_in(sources, column), path, alone)
-    parts = [_samples(path / part, table, settings, module) for part, table in tables.items()]
+    said: dict[str, None] = {}
+    parts = [_samples(path / part, table, settings, module, said) for part, table in tables.items()]
     kind = tables[first].features.get(settings.label_column)
     class_names = tuple(kind.names) if isinstance(kind, module.ClassLabel) else ()
     if class_names and settings.class_names and tuple(listed(settings.class_names)) != class_names:
         message = f"must be empty: column {settings.label_column!r} has names, {in_short(class_names)}"
         raise ConfigError("class-names", settings.class_names, message)
     classes = settings.num_classes or None
-    return to_dataset(parts, path.stem, settings, classes, alone and not class_names, class_names, remarks)
+    return to_dataset(parts, path.stem, settings, classes, alone and not class_names, class_names, (*remarks, *said))
 
 
 def _times(shape: Sequence[int]) -> str:
@@ -108,7 +109,7 @@ def _with_label(path: Path, tables: dict[str, Any], settings: DataSettings) -> D
     return replace(settings, label_column=named[0]) if only else settings
 
 
-def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> FileSamples:
+def _samples(path: Path, table: Any, settings: DataSettings, module: Any, said: dict[str, None]) -> FileSamples:
     names = table.column_names
     roles = roles_of(path, names, settings)
     if not len(table):
@@ -127,7 +128,7 @@ def _samples(path: Path, table: Any, settings: DataSettings, module: Any) -> Fil
     if len(pictures) > 1:
         raise DataError(f"{path}: columns {', '.join(pictures)} hold images; leave out all but one with ignore-columns")
     if pictures:
-        x = _images(path, table, pictures[0], module, settings.image_size)
+        x = _images(path, table, pictures[0], module, settings.image_size, said)
         return finished(samples._replace(x=x), settings)
     require_numbers(path, inputs, source.others, settings)
     x, features = _numbers(path, table, inputs, settings, module)
@@ -172,7 +173,7 @@ def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
     return Source(names, "row", rows, others)
 
 
-def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.ndarray:
+def _images(path: Path, table: Any, name: str, module: Any, size: int, said: dict[str, None]) -> np.ndarray:
     stored = table.select_columns([name]).cast_column(name, module.Image(decode=False))
 
     def files() -> Iterator[tuple[str, Any]]:
@@ -182,7 +183,7 @@ def _images(path: Path, table: Any, name: str, module: Any, size: int) -> np.nda
                 raise DataError(f"{where}: is empty")
             yield where, io.BytesIO(cell["bytes"]) if cell["bytes"] else cell["path"]
 
-    return decode(files(), len(stored), str(path), size)
+    return decode(files(), len(stored), str(path), said, size)
 
 
 def _numbers(

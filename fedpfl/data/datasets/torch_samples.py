@@ -33,8 +33,6 @@ AT_RANDOM = (
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
 TAKEN_APART = "batches were made once by collate_fn, before round 1, and taken apart again"
 LAZILY = "fedpfl.Lazy(…) around the Dataset reads samples when they are needed"
-# Modes of images whose colours stay as they are.
-_KEPT = ("1", "L", "P", "RGB")
 _END = object()
 
 
@@ -238,9 +236,7 @@ class _Reading:
         where, y = f"{self._where}: x of {what}", array(item[1], f"{self._where}: y of {what}")
         x = item[0]
         if _is_image(x):  # of a palette an array would hold the places of colours, not these
-            said = f"images of mode {x.mode} become RGB; np.asarray(image) in their place keeps all channels"
-            self._said.update({} if x.mode in _KEPT else {said: None})
-            x = self._asked(f"x of {what}", pixels_of, x, where, where)
+            x = self._asked(f"x of {what}", pixels_of, x, where, where, self._said)
         # Copies, because a data set may fill one buffer again for each sample.
         return np.array(array(x, where)), np.array(y)
 

@@ -517,6 +517,20 @@ def test_a_folder_of_images(tmp_path: Path, hugging_face) -> None:
     assert read_own(tmp_path / "hf", DataSettings()).num_classes == 2
 
 
+def test_images_of_other_modes_are_read_as_those_of_a_folder(tmp_path: Path, hugging_face) -> None:
+    image = pytest.importorskip("PIL.Image")
+    features = hugging_face.Features({"picture": hugging_face.Image(), "label": hugging_face.Value("int64")})
+    opaque, open_ = image.new("RGBA", (4, 4), (9, 8, 7, 255)), image.new("RGBA", (4, 4), (9, 8, 7, 254))
+    for name, second in (("opaque", opaque), ("open", open_)):
+        rows = {"picture": [opaque, second], "label": [0, 1]}
+        hugging_face.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / name))
+    data = read_own(tmp_path / "opaque", DataSettings())
+    assert data.x_train[1, 0, 0].tolist() == [9, 8, 7]
+    assert data.remarks == ("images of mode RGBA become RGB; no pixel of theirs is transparent",)
+    with pytest.raises(DataError, match="open, row 2, column 'picture': mode RGBA with transparent pixels"):
+        read_own(tmp_path / "open", DataSettings())
+
+
 def test_a_folder_of_features_and_of_series(tmp_path: Path, hugging_face) -> None:
     rows = {"v": [1, 2, 3], "w": [[0.5, 1.5], [2.5, 3.5], [4.5, 5.5]], "label": [0, 1, 1], "id": ["a", "b", "c"]}
     hugging_face.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "t"))

@@ -84,6 +84,69 @@ def test_image_folder_errors(tmp_path: Path) -> None:
         load(DataSettings(dataset="image-folder"))
 
 
+def of_16_bits(channels: int) -> bytes:
+    """A PNG file of 4×4 pixels of 16 bits a channel."""
+    rows = b"".join(b"\0" + bytes(8 * channels) for _ in range(4))
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    header = struct.pack(">IIBBBBB", 4, 4, 16, kind, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    chunks = [
+        struct.pack(">I", len(part)) + name + part + struct.pack(">I", zlib.crc32(name + part)) for name, part in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("held", [2**32, 0])
+@pytest.mark.parametrize(("mode", "kept"), [("LA", "L"), ("P", "RGB"), ("RGBA", "RGB")])
+def test_modes_without_a_loss_are_converted_with_a_remark(tmp_path: Path, mode: str, kept: str, held: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures(tmp_path, "a", "b")
+    one = image.fromarray(images(1, 4, 4, 3)[0]).convert(mode)
+    one.save(tmp_path / "a" / "0.png")
+    data = read_image_folder(tmp_path, held=held)
+    assert data.remarks == (f"images of mode {mode} become {kept}; no pixel of theirs is transparent",)
+    first = data.x_train[0] if held else data.x_train.read(0)
+    np.testing.assert_array_equal(first.squeeze(), np.asarray(one.convert(kept)))
+
+
+@pytest.mark.parametrize("held", [2**32, 0])
+@pytest.mark.parametrize(
+    ("mode", "name", "message"),
+    [
+        ("RGBA", "0.png", "mode RGBA with transparent pixels"), ("LA", "0.png", "mode LA with transparent pixels"),
+        ("P", "0.png", "mode P with transparent pixels"), ("L", "0.png", "mode L with transparent pixels"),
+        ("CMYK", "0.jpg", "mode CMYK does not become RGB without a loss"), ("I", "0.tif", "not mode I$"),
+        ("LAB", "0.tif", "mode LAB does not become RGB without a loss"),
+    ],
+)  # fmt: skip
+def test_modes_with_a_loss_are_refused(tmp_path: Path, mode: str, name: str, message: str, held: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures(tmp_path, "a", "b")
+    (tmp_path / "a" / "0.png").unlink()
+    more = {"transparency": 0} if mode in ("L", "P") else {}
+    image.new(mode, (4, 4)).save(tmp_path / "a" / name, **more)
+    with pytest.raises(DataError, match=rf"a/{name}: .*{message}"):
+        read_image_folder(tmp_path, held=held)
+
+
+@pytest.mark.parametrize("held", [2**32, 0])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, "ppm"])
+def test_more_than_8_bits_a_channel_are_refused(tmp_path: Path, channels: int | str, held: int) -> None:
+    pictures(tmp_path, "a", "b")
+    path = tmp_path / "a" / ("0.ppm" if channels == "ppm" else "0.png")
+    path.write_bytes(b"P6 4 4 1023\n" + bytes(96) if channels == "ppm" else of_16_bits(channels))
+    with pytest.raises(DataError, match=rf"a/{path.name}: only images of 8 bits a channel can be read, not mode"):
+        read_image_folder(tmp_path, held=held)
+
+
+def test_the_first_of_several_frames_counts_with_a_remark(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures(tmp_path, "a", "b")
+    frames = [image.fromarray(one) for one in images(2, 4, 4)]
+    frames[0].save(tmp_path / "a" / "0.tif", save_all=True, append_images=frames[1:])
+    assert read_image_folder(tmp_path).remarks == ("of images with several frames the first one counts",)
+
+
 @pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("training", "testing"), ("TRAIN", "test")])
 def test_parts_of_image_folders_have_several_names(tmp_path: Path, train: str, test: str) -> None:
     folders = [f"{part}/{kind}" for part in (train, test) for kind in ("cat", "dog")]

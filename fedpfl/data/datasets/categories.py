@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from decimal import Decimal, InvalidOperation
+from math import isfinite
 from typing import Callable, Iterable, NamedTuple
 
 import numpy as np
@@ -11,6 +15,9 @@ import numpy as np
 from ...core.errors import ConfigError, DataError
 from ..settings import DataSettings
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+# That of a second, behind 08:00:00 or T080000.
+_FRACTION = re.compile(r"(?:(?<=:\d\d:\d\d)|(?<=[T ]\d{6}))[.,](\d+)")
 # The feature of words that are not listed, and of empty cells.
 OTHER = "other"
 # More different words are names of something, not categories.
@@ -93,23 +100,25 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def seconds_of(word: str) -> float:
-    """Return a time as a number: what it is, such as seconds since 1970, or these of ISO 8601; NaN of what is none."""
-    try:
-        return as_number(word)
-    except ValueError:
-        pass
-    try:
-        time = _time_of(word)
-    except ValueError:
-        return float("nan")
-    return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+def time_of(word: str) -> Decimal | None:
+    """Return a time exactly: the number that it is, or the seconds since 1970 of ISO 8601; None of what is none."""
+    with suppress(InvalidOperation):  # an exponent that no time has
+        if is_number(word):
+            return Decimal(word) if isfinite(as_number(word)) else None
+        with suppress(ValueError):
+            time, fraction = _time_and_fraction(word)
+            since = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH
+            return since.days * 86400 + since.seconds + Decimal(since.microseconds).scaleb(-6) + Decimal(fraction)
+    return None
 
 
 def has_zone(word: str) -> bool:
     """Tell whether a time in ISO 8601 has a zone; a number has none."""
-    return not is_number(word) and _time_of(word).tzinfo is not None
+    return not is_number(word) and _time_and_fraction(word)[0].tzinfo is not None
 
 
-def _time_of(word: str) -> datetime:
-    return datetime.fromisoformat(word.replace("Z", "+00:00"))
+def _time_and_fraction(word: str) -> tuple[datetime, str]:
+    """Return a time in ISO 8601 to the second and the fraction of it, since Python's times end at microseconds."""
+    fraction = _FRACTION.search(word)
+    whole = word[: fraction.start()] + word[fraction.end() :] if fraction else word
+    return datetime.fromisoformat(whole.replace("Z", "+00:00")), f"0.{fraction.group(1)}" if fraction else "0"

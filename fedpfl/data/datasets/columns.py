@@ -7,6 +7,7 @@ import csv
 import io
 import re
 from array import array
+from decimal import Decimal
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -23,7 +24,7 @@ from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
-from .categories import SIGN, as_features, as_number, categories, has_zone, is_number, seconds_of
+from .categories import SIGN, as_features, as_number, categories, has_zone, is_number, time_of
 from .reading_helpers import (
     MAX_CHARACTERS,
     NO_NAMES,
@@ -462,7 +463,7 @@ def _no_numbers(
             what += ": decimals are written with a point, and thousands without a comma"
         else:
             use = "category-columns makes features of words, and tokenizer numbers of a text"
-            cures = (f"{left_out} text", _AS_TIME if np.isfinite(seconds_of(cells[place].strip())) else use)
+            cures = (f"{left_out} text", _AS_TIME if time_of(cells[place].strip()) is not None else use)
         faults.append(Fault(line, names[place], what, repr(cells[place][:40]), cures))
     return sorted(faults, key=lambda fault: names.index(fault.column))
 
@@ -606,15 +607,18 @@ def _in_time(samples: FileSamples, settings: DataSettings) -> FileSamples:
         return samples
     columns = dict(samples.columns)
     time = columns.pop("time")
-    seconds = np.array([seconds_of(name) for name in time.names])
-    _require_times(samples, settings.time_column, time, seconds)
+    times = [time_of(name) for name in time.names]
+    _require_times(samples, settings.time_column, time, times)
+    exact = [moment for moment in times if moment is not None]
+    rank = {moment: number for number, moment in enumerate(sorted({*exact}))}
+    ranks = np.array([rank[moment] for moment in exact])[time.codes]
     whose = [columns[role].codes for role in ("group", "client") if role in columns]
-    order = np.lexsort((seconds[time.codes], *whose))  # stable
+    order = np.lexsort((ranks, *whose))  # stable
     changes = np.zeros(len(samples.x) - 1, bool)
     for codes in whose:
         changes |= np.diff(codes[order]) != 0
-    gaps = _gaps(seconds[time.codes][order], changes)
-    ties = int(((np.diff(seconds[time.codes][order]) == 0) & ~changes).sum())
+    gaps = _gaps(_since_first(exact)[time.codes][order], changes)
+    ties = int(((np.diff(ranks[order]) == 0) & ~changes).sum())
     return samples._replace(
         x=samples.x[order],
         columns={role: column.taken(order) for role, column in columns.items()},
@@ -623,21 +627,31 @@ def _in_time(samples: FileSamples, settings: DataSettings) -> FileSamples:
     )
 
 
-def _gaps(seconds: np.ndarray, changes: np.ndarray) -> np.ndarray:
+def _since_first(times: Sequence[Decimal]) -> np.ndarray:
+    """Return how long after the first one times are: whole numbers, perhaps billionths, where these say it exactly."""
+    first = min(times)
+    for power in (0, 9):
+        steps = [(time - first).scaleb(power) for time in times]
+        if all(step < 2**63 and step == step.to_integral_value() for step in steps):
+            return np.array([int(step) for step in steps], np.int64)
+    return np.array([float(time - first) for time in times])
+
+
+def _gaps(times: np.ndarray, changes: np.ndarray) -> np.ndarray:
     """Return the rows that come after a gap: a step of time far above the usual one of their client or group."""
     gaps = [np.empty(0, np.int64)]
-    bounds = [0, *np.flatnonzero(changes) + 1, len(seconds)]
+    bounds = [0, *np.flatnonzero(changes) + 1, len(times)]
     for first, end in zip(bounds[:-1], bounds[1:]):
-        steps = np.diff(seconds[first:end])
+        steps = np.diff(times[first:end])
         usual = np.median(steps[steps > 0]) if (steps > 0).any() else np.inf
         gaps.append(first + 1 + np.flatnonzero(steps > GAP * usual))
     return np.concatenate(gaps)
 
 
-def _require_times(samples: FileSamples, column: str, cells: TextColumn, seconds: np.ndarray) -> None:
+def _require_times(samples: FileSamples, column: str, cells: TextColumn, times: Sequence[Decimal | None]) -> None:
     """Refuse what is no time, and both numbers and ISO 8601 in one column: 20260103 is a number before 2026-01-01."""
     cell_and_row = [*zip(cells.names, cells.first)]
-    no_times = [one for one, second in zip(cell_and_row, seconds) if not np.isfinite(second)]
+    no_times = [one for one, time in zip(cell_and_row, times) if time is None]
     _require_none(samples, column, no_times, "is no time: must be a number or ISO 8601 (2026-01-31 08:00)")
     first = cells.names[0]
     form, other = ("ISO 8601", "a number") if is_number(first) else ("a number", "ISO 8601")

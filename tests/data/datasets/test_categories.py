@@ -94,6 +94,50 @@ def test_numbers_order_rows_by_their_value(tmp_path, cells):
     assert column.tolist() == sorted(np.float32(cell) for cell in cells.split())
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "2026-01-01T08:00:00.000000001 2026-01-01T08:00:00.000000003 2026-01-01T08:00:00.000000002",
+        "2026-01-01T08:00:00.1234567+02:00 2026-01-01T06:00:00.12345671Z 2026-01-01T06:00:00.1234567001Z",
+        "1767225600000000001 1767225600000000003 1767225600000000002",
+        "1767225600.000000001 1767225600.000000003 1767225600.000000002", "1e-9 3e-9 2e-9", "1e-400 3e-400 2e-400",
+    ],
+)  # fmt: skip
+def test_times_are_ordered_below_a_microsecond(tmp_path, cells):
+    (tmp_path / "a.csv").write_text(
+        "at,x,label\n" + "".join(f"{time},{row},{row % 2}\n" for row, time in enumerate(cells.split()))
+    )
+    data = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at"))
+    assert data.x_train[:, 0].tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("form", ["parquet", "frame", "huggingface"])
+def test_times_of_a_typed_table_are_ordered_by_nanoseconds(table_as, form):
+    at = pandas.to_datetime([3, 1, 2, 0], unit="ns")
+    made = pandas.DataFrame({"at": at, "x": [3.0, 1.0, 2.0, 0.0], "label": [0, 1, 0, 1]})
+    data = load(DataSettings(time_column="at", **table_as(form, made)))
+    assert data.x_train[:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("years", [0, 100])
+def test_a_gap_of_nanoseconds_is_one_whatever_the_time_of_the_others(tmp_path, years):
+    starts = [f"{2000 + years * client}-01-01T00:00:00" for client in range(2)]
+    lines = [f"{start}.{step + 1000 * (step > 7):09d},{client},{step},0" for client, start in enumerate(starts)
+             for step in range(16)]  # fmt: skip
+    (tmp_path / "a.csv").write_text("\n".join(["at,client,x,label", *lines]))
+    options = {"window_length": 4, "window_step": 1, "time_column": "at", "num_classes": 2, "min_samples": 2}
+    data = load(DataSettings(dataset="series", data=str(tmp_path / "a.csv"), **options))
+    assert len(data.x_train) == 2 * 2 * 5
+    assert any("no window reaches over 2 gaps in the times" in remark for remark in data.remarks)
+
+
+@pytest.mark.parametrize("time", ["2026-01-31.5", "2026-01-31 08:00:00.", "1e400", "1e-99999999999999999999"])
+def test_what_is_no_time_is_refused(tmp_path, time):
+    (tmp_path / "a.csv").write_text(f"at,x,label\n{time},1,0\n{time},2,1\n")
+    with pytest.raises(DataError, match=r"line 2, column 'at': '.*' is no time"):
+        load(DataSettings(dataset="table", data=str(tmp_path / "a.csv"), time_column="at"))
+
+
 @pytest.mark.parametrize("form", ["csv", "frame", "huggingface"])
 @pytest.mark.parametrize("loss", ["mse", "multi-label"])
 def test_several_columns_are_targets_in_the_order_of_the_setting(table_as, form, loss):

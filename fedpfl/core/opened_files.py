@@ -9,18 +9,34 @@ import os
 import sys
 import sysconfig
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Iterator
 
-# What is looked at: for each thread, what its code has opened to read and to write.
-_watched: dict[int, list[tuple[set[str], set[str]]]] = {}
+
+@dataclass
+class _Inputs:
+    """What code has read: paths of files, and names of variables of the environment."""
+
+    files: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.variables)
+
+    def add(self, others: _Inputs) -> None:
+        """Add those of another call."""
+        self.files |= others.files
+        self.variables |= others.variables
+
+
+# What is looked at: for each thread, what its code has read, and the files to which it has written.
+_watched: dict[int, list[tuple[_Inputs, set[str]]]] = {}
 # By the name of a module, or the text of what was called; and which of these texts only earlier runs have called.
-_opened: dict[str, set[str]] = {}
+_noted: dict[str, _Inputs] = {}
 _of_earlier_runs: set[str] = set()
 _PARTS_OF_PACKAGES = {"site-packages", "dist-packages"}
-# A variable of the environment, among the paths of files.
-_VARIABLE = "$"
 # Those that tell the machine, its users and its jobs, and nothing of what a run computes.
 _OF_MACHINES = (
     "CUDA_", "HOME", "HOSTNAME", "LOGNAME", "LSB_", "OMP_", "PATH", "PBS_", "PWD", "SLURM_", "TMPDIR", "USER"
@@ -45,7 +61,7 @@ class _Hook:
             return
         writes = flags & (os.O_WRONLY | os.O_RDWR) if mode is None else set(mode) & set("wax+")
         for read, written in _watched[get_ident()]:
-            (written if writes else read).add(str(Path.cwd() / os.fsdecode(place)))
+            (written if writes else read.files).add(str(Path.cwd() / os.fsdecode(place)))
 
     def set(self) -> None:
         """Begin to look, once."""
@@ -63,7 +79,7 @@ class _Hook:
                     frame = frame.f_back
                 if not name.startswith(_OF_MACHINES) and _counts(Path(frame.f_code.co_filename)):
                     for read, _ in _watched[get_ident()]:
-                        read.add(_VARIABLE + name)
+                        read.variables.add(name)
             return usual(environment, name)
 
         type(os.environ).__getitem__ = getitem  # type: ignore[method-assign]
@@ -80,7 +96,7 @@ def noted(name: str, importing: bool = False) -> Iterator[None]:
     imported a module, which is imported once, or if nothing is opened now: the code may have kept what it read.
     """
     _hook.set()
-    read: set[str] = set()
+    read = _Inputs()
     written: set[str] = set()
     before, watched = [*sys.modules], _watched.setdefault(get_ident(), [])
     watched.append((read, written))
@@ -93,28 +109,28 @@ def noted(name: str, importing: bool = False) -> Iterator[None]:
         after = [*sys.modules]
         new = set(after) - set(before) if after != before else set()  # most calls import nothing; there are thousands
         places = (getattr(sys.modules.get(module), "__file__", None) for module in new)
-        read.update(str(Path.cwd() / place) for place in places if isinstance(place, str))
-        files = {path for path in read - written if path[0] == _VARIABLE or _counts(Path(path))}
-        if name in new if importing else files and name in _of_earlier_runs and not _has_module(_opened[name]):
-            _opened.pop(name, None)
-        if files:
+        read.files.update(str(Path.cwd() / place) for place in places if isinstance(place, str))
+        read.files = {path for path in read.files - written if _counts(Path(path))}
+        if name in new if importing else read and name in _of_earlier_runs and not _has_module(_noted[name].files):
+            _noted.pop(name, None)
+        if read:
             _of_earlier_runs.discard(name)
-        _opened.setdefault(name, set()).update(files)
+        _noted.setdefault(name, _Inputs()).add(read)
 
 
 def begin_run() -> None:
     """Note that a run begins: what is called in it opens its files again."""
-    _of_earlier_runs.update(_opened)
+    _of_earlier_runs.update(_noted)
 
 
 def opened_by(name: str) -> list[Path]:
     """Return the files that were noted under a name and are still there."""
-    return [Path(path) for path in sorted(_opened.get(name, ())) if path[0] != _VARIABLE and Path(path).is_file()]
+    return [Path(path) for path in sorted(_noted.get(name, _Inputs()).files) if Path(path).is_file()]
 
 
 def variables_of(name: str) -> list[str]:
     """Return the variables of the environment that were noted under a name."""
-    return [path[1:] for path in sorted(_opened.get(name, ())) if path[0] == _VARIABLE]
+    return sorted(_noted.get(name, _Inputs()).variables)
 
 
 def _has_module(paths: set[str]) -> bool:

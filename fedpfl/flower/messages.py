@@ -91,7 +91,7 @@ def _unframed(frame: object) -> Payload:
 
 
 def numpy_of(name: str, array: Array) -> np.ndarray:
-    """Return a received array, or raise ``LayoutError`` if its bytes are none."""
+    """Return a received array in this machine's byte order, or raise ``LayoutError`` if its bytes are none."""
     try:
         values = array.numpy()
     except Exception as error:  # bytes from the network; NumPy documents no list of what its reader raises
@@ -100,7 +100,10 @@ def numpy_of(name: str, array: Array) -> np.ndarray:
         raise LayoutError(f"its array {name!r} cannot be read ({reason})") from error
     if not isinstance(values, np.ndarray):  # an archive
         raise LayoutError(f"its array {name!r} is not an array")
-    return values
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:  # neither torch nor a safetensors file has them
+        raise LayoutError(f"its array {name!r} is {values.dtype}, and floats may have at most 64 bits")
+    # Neither torch nor a safetensors file knows the other byte order.
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def initial_of(record: ArrayRecord) -> dict[str, np.ndarray]:

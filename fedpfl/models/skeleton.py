@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .adapters import matrix_of
 from .registry import BaseHeadModel, NoHead
 
 WEIGHT, BIAS, STATISTIC = "weight", "bias", "running_mean"
@@ -24,7 +25,10 @@ def skeleton(arrays: Mapping[str, np.ndarray], head: str = "") -> BaseHeadModel:
         by_layer.setdefault(layer, {})[short] = torch.tensor(array)
     layers = {name: _layer(layer_arrays) for name, layer_arrays in by_layer.items()}
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-    chosen = head or (linear[-1] if linear else "")
+    last_linear = linear[-1] if linear else ""
+    # One matrix of an adapter is no head, nor is the frozen layer that it is added to.
+    adapts = matrix_of(f"{last_linear}.") or last_linear.endswith(".base_layer")
+    chosen = head or ("" if adapts else last_linear)
     base, root = nn.Module(), layers.pop("", None)
     if root is not None and not layers:  # the whole model is one layer
         return BaseHeadModel(root, NoHead("model", "is a single layer"))  # type: ignore[arg-type]

@@ -104,6 +104,8 @@ def test_what_a_model_freezes_neither_trains_nor_travels(method, parts, tmp_path
     said = [line for line in made._folder.task()["remarks"] if "requires_grad=False" in line]
     assert len(said) == 1
     assert all(name.replace("out.", "head.") in said[0] for name in names[:3])
+    of_head = [line for line in made._folder.task()["remarks"] if "the head is frozen by the model" in line]
+    assert bool(of_head) == ("out" in parts and method in ("fedbabu", "fedper", "fedrep"))
     added = ["conv.weight"] if needed(method) else []  # an adapter's product, in what is exported
     folded = ["out.bias"] if method == "feddbe" else []
     for net in models_of(made):

@@ -13,7 +13,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..core import settings as s
 from ..core.errors import ConfigError, printable
-from ..core.metric_bounds import WEIGHT_OVER_MEDIAN
+from ..core.metric_bounds import LARGEST, WEIGHT_OVER_MEDIAN
 from ..core.metrics import is_share_of_app, unlikely
 from ..core.references import FORM
 from ..data.settings import DataSettings
@@ -186,6 +186,8 @@ def mean_of_metrics(
             logger.log(WARNING, "fedpfl: %s has no mean: nodes sent lists of several lengths", name)
         elif sum(shares):
             means[name] = np.average(np.stack([one.value for one in fitting]), axis=0, weights=shares).tolist()
+        else:
+            logger.log(WARNING, "fedpfl: %s has no mean: all replies that have it count 0", name)
     for node, faults in odd.items():
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         logger.log(WARNING, "fedpfl: %s: %s; left out%s", node, faults[0], more)
@@ -246,4 +248,4 @@ def _is_weight(name: str, key: str) -> bool:
 
 
 def _counts(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and value >= 0
+    return isinstance(value, (int, float)) and 0 <= value <= LARGEST

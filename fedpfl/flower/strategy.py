@@ -410,6 +410,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             raise ConfigError(
                 "initial_arrays", initial_arrays, "must be an ArrayRecord: ArrayRecord(model.state_dict())"
             )
+        for argument, record in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if not (record is None or isinstance(record, Mapping)):
+                raise ConfigError(argument, record, 'must be a ConfigRecord, such as ConfigRecord({"lr": 0.01})')
         _require_callable(evaluate_fn)
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self._knows_rounds = True
@@ -489,7 +492,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the number of rounds and the seconds: arguments first, then settings, then Flower's defaults."""
         rounds = self.values.get("num-server-rounds", 3) if num_rounds is None else num_rounds
         seconds = self.values.get("round-timeout", 3600) if timeout is None else timeout
-        return rounds, Config.parse({"method": self.values["method"], "round-timeout": seconds}).run.round_timeout
+        numbers = {"num-server-rounds": rounds, "round-timeout": seconds}
+        run = Config.parse({"method": self.values["method"], **numbers}).run
+        return run.num_server_rounds, run.round_timeout
 
     def shared(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the arrays of a state dict that the method shares; for a strategy without ``model``.

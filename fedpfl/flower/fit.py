@@ -37,7 +37,7 @@ from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting, functions_as_text
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
-from .keep import MARK, STATE, ContextState, arrays_of, refused, state_dir_of, told_by
+from .keep import MARK, STATE, ContextState, arrays_of, refused, required_folder, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
     EXTRAS,
@@ -188,7 +188,7 @@ def client_app(
     ...     return x, (x[:, 0] > 0).astype("int64")
     >>> app = strategies.client_app(model="mlp", data=data, num_classes=2)
     """
-    answering = _MessageHandler(method, model, data, keys, head, state_dir, bool(mods), settings)
+    answering = _MessageHandler(method, model, data, keys, head, required_folder(state_dir), bool(mods), settings)
     app = ClientApp()
     app.query()(answering.answer)
     app.train(mods=mods)(answering.answer)

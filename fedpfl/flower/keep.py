@@ -83,7 +83,15 @@ def keep(state_dir: str | Path | None = None) -> Mod:
     >>> from fedpfl.strategies import keep
     >>> app = ClientApp(mods=[keep(state_dir="~/.fedpfl/state")])
     """
-    return _Mod(state_dir)
+    return _Mod(required_folder(state_dir))
+
+
+def required_folder(state_dir: str | Path | None) -> str | Path | None:
+    """Return the folder of a node's arrays; refuse what is no path, also an empty one, which is wherever it starts."""
+    is_path = isinstance(state_dir, (str, Path)) and str(state_dir).strip() and "\0" not in str(state_dir)
+    if not (state_dir is None or is_path):
+        raise ConfigError("state_dir", state_dir, "must be the path of a folder")
+    return state_dir
 
 
 class _Mod:
@@ -101,16 +109,26 @@ class _Mod:
             told = told_by(message.content)
             if told is None or "server-round" not in told:  # a question, or fedpfl's own loop
                 return call_next(message, context)
-            if told.get("phases"):
-                reply = call_next(message, context)
+            try:
+                if not told.get("phases"):
+                    return _PersonalAnswer(message, context, told, self._state_dir).answer(call_next)
+                reply = _required_reply(call_next, message, context)
                 if reply.has_error() or MARK in reply.content.config_records:
                     return reply
                 problem = "has phases or parts of its own (model=): the function has to return fit(message, context, …)"
-                return refused(message, ConfigError("method", method_of(told), problem))
-            try:
-                return _PersonalAnswer(message, context, told, self._state_dir).answer(call_next)
+                raise ConfigError("method", method_of(told), problem)
             except FedpflError as error:
                 return refused(message, error)
+
+
+def _required_reply(call_next: CallNext, message: Message, context: Context) -> Message:
+    """Return the reply of the user's function; refuse what is none."""
+    reply = call_next(message, context)
+    if not isinstance(reply, Message):
+        raise ConfigError(
+            "reply", reply, f"must be a Message, which the app's {kind_of(message)} function has to return"
+        )
+    return reply
 
 
 def _with_state(call_next: CallNext) -> CallNext:
@@ -139,7 +157,7 @@ def _keeping_in(state_dir: str | Path | None) -> Iterator[None]:
 
 def state_dir_of(state_dir: str | Path | None) -> str | Path | None:
     """Return the folder of a node's arrays: the one that is given, else that of the mod around the function."""
-    return _state_dir.get(None) if state_dir is None else state_dir
+    return _state_dir.get(None) if state_dir is None else required_folder(state_dir)
 
 
 def refused(message: Message, error: FedpflError) -> Message:
@@ -179,7 +197,7 @@ class _PersonalAnswer:
         # As the strategy's message says no more than Flower's own would, to whoever reads its config.
         for record in self._message.content.config_records.values():
             record.pop(INITIAL, None)
-        reply = call_next(self._message, self._context)
+        reply = _required_reply(call_next, self._message, self._context)
         if reply.has_error():
             return reply
         if kind_of(self._message) == MessageType.TRAIN:
@@ -368,8 +386,11 @@ class NodeFiles(ClientState):
 
     def write_about(self, about: Mapping[str, Any]) -> None:
         """Note something of the node."""
-        private_folder(self.folder)
-        write_atomically(self.folder / "node.json", json_line(dict(about)).encode(), private=True)
+        try:
+            private_folder(self.folder)
+            write_atomically(self.folder / "node.json", json_line(dict(about)).encode(), private=True)
+        except OSError as error:
+            raise StateError(f"{self.folder}: no file can be written there: {error.strerror}") from error
 
 
 class ContextState(ClientState):

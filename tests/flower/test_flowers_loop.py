@@ -238,7 +238,12 @@ def test_a_mean_of_metrics_cannot_be_broken_by_one_node(caplog):
     claimed = [of(n=1, accuracy=0.0), of(n=1, accuracy=0.0), of(n=1e6, accuracy=1.0)]
     assert mean_of_metrics(claimed, "n")["accuracy"] == 100 / 102
     assert mean_of_metrics(claimed, "n", 0.4)["accuracy"] == pytest.approx(0.4)
-    assert not mean_of_metrics([of(n=0, loss=1.0)], "n") and not mean_of_metrics([of(loss=1.0)], "n")
+    endless = mean_of_metrics([of(n=1, **{"val-n": float("inf"), "val-loss": 2.0})], "n")
+    assert dict(endless) == {"val-loss": 2.0} and "val-n = inf: must be from" in caplog.text
+    assert not mean_of_metrics([of(n=0, loss=1.0)], "n") and "loss has no mean: all replies that have it count 0" in (
+        caplog.text
+    )
+    assert not mean_of_metrics([of(loss=1.0)], "n")
 
 
 def test_validation_counts_by_its_own_samples():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import numpy as np
 import pytest
 import torch
-from flower_apps import AppGrid, Net, accuracy, between, flowers_app, initial, loader, moved, training
+from flower_apps import AppGrid, Net, accuracy, between, flowers_app, initial, loader, moved, samples, training
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import message_size_mod
@@ -335,6 +336,58 @@ def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, error, capl
         strategies.FedPer(head="fc2", fraction_evaluate=0.0).start(grid, initial(), num_rounds=1)
     assert error in caplog.text
     assert not any(name for context in grid.contexts for name in context.state.array_records)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_arrays_of_the_other_byte_order_are_kept_and_shared(stored, tmp_path):
+    def swapped(array):
+        return Array(array.numpy().astype(array.numpy().dtype.newbyteorder()))
+
+    def start(change):
+        app = ClientApp(mods=[keep(tmp_path / change.__name__ if stored else None)])
+
+        @app.train()
+        def train(message, context):
+            made = {
+                name: change(Array(np.asarray(array.numpy() + 1))) for name, array in message.content["arrays"].items()
+            }
+            content = {"arrays": ArrayRecord(made), "metrics": MetricRecord({"num-examples": 1})}
+            return Message(RecordDict(content), reply_to=message)
+
+        strategy = strategies.FedPer(head="fc2", fraction_evaluate=0.0)
+        arrays = ArrayRecord({name: change(array) for name, array in initial().items()})
+        return strategy.start(AppGrid(app), arrays, num_rounds=2).arrays.to_numpy_ndarrays()
+
+    def same(array):
+        return array
+
+    for one, other in zip(start(swapped), start(same), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_function_that_returns_no_reply_is_told_in_one_line(kind, caplog):
+    app = flowers_app([keep()])
+    del app._registered_funcs[f"{kind}.default"]
+    getattr(app, kind)()(lambda message, context: None)
+    with contextlib.suppress(fedpfl.FedpflError):
+        strategies.FedPer(head="fc2").start(AppGrid(app), initial(), num_rounds=1)
+    assert f"reply = None: must be a Message, which the app's {kind} function has to return" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["", " ", 3, [], b"kept", "a\0b"])
+def test_a_folder_that_is_none_is_refused_where_it_is_named(place):
+    for made in (keep, lambda state_dir: strategies.client_app(model=Net, data=samples, state_dir=state_dir)):
+        with pytest.raises(fedpfl.ConfigError, match=r"state_dir = .*: must be the path of a folder"):
+            made(state_dir=place)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    app = flowers_app([keep(tmp_path / "file" / "kept")])
+    with pytest.raises(fedpfl.FedpflError, match="no file can be written there: File exists"):
+        strategies.FedPer(head="fc2").start(AppGrid(app), initial(), num_rounds=1)
 
 
 def test_the_owner_of_a_node_may_refuse(tmp_path, monkeypatch, caplog):

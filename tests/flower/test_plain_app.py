@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from flower_apps import AppGrid, Net, initial, plain_app, samples
+from flower_apps import AppGrid, Net, flowers_app, initial, plain_app, samples
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
@@ -173,6 +173,7 @@ NOT_FINITE = np.full((8, 6), np.nan, np.float32)
     [
         (from_changed(fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
         (from_changed(Net, fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
+        (from_changed(fc2__bias=np.ones(3, np.longdouble)), "floats may have at most 64 bits"),
         (from_changed(norm__running_var=-np.ones(8, np.float32)), "'norm.running_var': has negative variances"),
         (
             from_changed(Net, fc3__bias=np.ones(3)),
@@ -215,6 +216,14 @@ def test_a_reply_that_a_subclass_leaves_out_is_not_called_late(caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         WithoutTheLast().start(AppGrid(plain_app()), initial(), num_rounds=1)
     assert "(node 102): no reply in time, or left out by aggregate_train of WithoutTheLast" in caplog.text
+
+
+def test_a_start_that_goes_on_counts_no_rounds_backwards():
+    grid, strategy = AppGrid(flowers_app([strategies.keep()])), strategies.FedPer(head="fc2")
+    first = strategy.start(grid, initial(), num_rounds=1)
+    for rounds in (-1, 0, True):
+        with pytest.raises(fedpfl.ConfigError, match=f"num-server-rounds = {rounds}"):
+            strategy.start(grid, first.arrays, num_rounds=rounds)
 
 
 def test_nodes_come_and_go():
@@ -314,10 +323,10 @@ def test_each_method_has_a_class_that_shows_its_settings():
         strategies.FedPr  # noqa: B018
 
 
-def started(*first, name="FedPer", arrays=None, timeout=3600.0, **settings):
+def started(*first, name="FedPer", arrays=None, timeout=3600.0, rounds=None, train_config=None, **settings):
     """Return what makes a strategy and starts it."""
-    arrays = initial() if arrays is None else arrays
-    return lambda: getattr(strategies, name)(*first, **settings).start(AppGrid(plain_app()), arrays, timeout=timeout)
+    arrays, more = initial() if arrays is None else arrays, {"timeout": timeout, "train_config": train_config}
+    return lambda: getattr(strategies, name)(*first, **settings).start(AppGrid(plain_app()), arrays, rounds, **more)
 
 
 WRONG = {
@@ -337,12 +346,18 @@ WRONG = {
     "train_metrics_aggr_fn = 3: must be a function of the": started(train_metrics_aggr_fn=3),
     "keep = 3: must be a name of arrays or of a layer": started(keep=["fc1", 3]),
     "keep = 'fc': no array is": started(keep=("fc",)),
+    "must name what stays, as fedper keeps a head and no layer of q.lora_A": started(
+        arrays=ArrayRecord({f"q.lora_{matrix}.weight": Array(np.ones((2, 2), np.float32)) for matrix in "AB"})
+    ),
     "keep = (): must name what": started(arrays=ArrayRecord([np.ones((2, 3)), np.ones(2)])),
     "head = 'fc9': must be a layer": started(head="fc9"),
     "state-dir = 'kept': is each node's own: give it to keep, fit or client_app there": started(state_dir="kept"),
     "tokenizer = 'words.json': is each node's own: give it to fit or client_app there": started(
         model=Net, tokenizer="words.json"
     ),
+    "num-server-rounds = -1: must be at least 1": started(rounds=-1),
+    "num-server-rounds = '3': must be a whole number": started(rounds="3"),
+    "train_config = 3: must be a ConfigRecord": started(train_config=3),
     "round-timeout = -1: must be > 0": started(timeout=-1),
     "round-timeout = inf: must be finite": started(timeout=float("inf")),
     "must be an ArrayRecord: ArrayRecord(mod": started(arrays=Net().state_dict()),

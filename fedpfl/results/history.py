@@ -143,7 +143,11 @@ def traffic(history: History) -> dict[int, int]:
 def of_clients(history: History, clients: Collection[int]) -> History:
     """Return the history with the scores of some clients alone; no clients given: all."""
     tests = ("personalised", "trained")
-    lines = [line | {part: _of_some(line.get(part), clients) for part in tests} for line in history.lines]
+    lines = [
+        line | {part: _of_some(line.get(part), clients) for part in tests}
+        | {"untested": [client for client in line.get("untested", ()) if client in clients]}
+        for line in history.lines
+    ]  # fmt: skip
     return History(lines, history.by) if clients else history
 
 

@@ -101,7 +101,7 @@ def _cost(kind: str, argument: str) -> Metric | None:
     heading, cost = COSTS[kind]
 
     def value(history: History) -> float | None:
-        curve = history.curve(f"personalised.{name}")
+        curve = History(history.most_tested()).curve(f"personalised.{name}")
         met = (
             round_number
             for round_number, score in curve.items()
@@ -152,10 +152,15 @@ def measure(name: str, folder: RunFolder, notes: Path, clients: Collection[int] 
 
 
 def _best_window(history: History, number: str) -> float | None:
-    values = list(history.curve(number).values())
+    """Return the best mean of consecutive tests, none of which lacks more clients than the most complete one."""
+    asked = [line for line in history.lines if line.get("personalised") or line.get("untested")]
+    complete = {line["round"] for line in history.most_tested()}
+    curve = {name: value for name, value in history.curve(number).items() if name in complete}
+    values = [curve.get(line["round"]) for line in asked]
     width = min(WINDOW, len(values))
-    means = [statistics.fmean(values[i : i + width]) for i in range(len(values) - width + 1)] if width else []
-    return max(means, default=None)
+    windows = [values[start : start + width] for start in range(len(values) - width + 1)] if width else []
+    whole = ([value for value in window if value is not None] for window in windows if None not in window)
+    return max(map(statistics.fmean, whole), default=None)
 
 
 def _best_trained(history: History) -> float | None:

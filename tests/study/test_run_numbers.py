@@ -61,6 +61,28 @@ def test_the_best_ten_rounds_are_consecutive() -> None:
     assert run_numbers.find("weighted-best-10").value(History(lines)) == pytest.approx((9 * 0.5 + 0.9) / 10)
 
 
+def test_the_best_ten_rounds_are_those_in_which_no_test_is_missing() -> None:
+    best = run_numbers.find("weighted-best-10").value
+    lines = [line(i, 0, w) for i, w in enumerate([0.9] + [0.1] * 9 + [0.5] * 10, 1)]
+    lines[0]["untested"] = [3]
+    assert best(History(lines)) == pytest.approx(0.5)
+    lines[14]["untested"] = [3]
+    assert best(History(lines)) == pytest.approx((6 * 0.1 + 4 * 0.5) / 10)
+    for place in (0, 9, 18):
+        lines[place] |= {"personalised": None, "untested": [0, 1, 2, 3]}
+    assert best(History(lines)) is None
+    for one in lines:
+        one["untested"] = [3]
+    assert best(History(lines[1:9])) == pytest.approx(0.1)
+
+
+def test_a_cost_is_that_of_a_round_in_which_no_test_is_missing() -> None:
+    lines = [{**line(1, 0.9, 0.9), "untested": [2]}, line(2, 0.8, 0.8), line(3, 0.9, 0.9)]
+    cost = run_numbers.find("rounds-to:accuracy=0.84").value
+    assert cost(History(lines)) == 3
+    assert cost(of_clients(History(lines), {0, 1})) == 1, "of these two no test is missing"
+
+
 def test_samples_for_validation_choose_the_round_and_tests_report_it() -> None:
     lines = [{**line(i, tests, 0.0), "validation": {"accuracy": held}}
              for i, tests, held in ((1, 0.9, 0.2), (2, 0.6, 0.8), (3, 0.7, 0.8), (4, 0.8, 0.5))]  # fmt: skip

@@ -225,8 +225,7 @@ class ExperimentFile(_Part):
     def cells(self, scale: str, more: Mapping[str, Any] | None = None) -> list[Cell]:
         """Return the cells that are run at a scale, by columns; settings in ``more`` win over all others."""
         extent, more = self.scale(scale), more or {}
-        for row in extent.rows:
-            self._require_used(row, scale, more)
+        self._require_used(scale, more)
         return [
             self._cell(row, column, scale, more)
             for column in extent.columns
@@ -245,23 +244,40 @@ class ExperimentFile(_Part):
             **extent.row.get(row, {}), **more,
         }  # fmt: skip
 
-    def _require_used(self, row: str, scale: str, more: Mapping[str, Any]) -> None:
-        """Refuse settings of a row that its methods do not have; a column's may be for one row of several."""
-        columns = [column for column in self.columns if self._is_run(row, column)]
-        methods = {column: method_of(self._settings(row, column, scale, more)) for column in columns}
-        of_row, of_cells = self.rows[row], self.of_cells.get(row, {})
-        choose = of_row.choose or {}
-        lines: list[tuple[str, Settings, Collection[str]]] = [
-            (f"rows.{row}", of_row.settings, methods.values()),
-            (f"rows.{row}.choose", choose, methods.values()),
-            (f"scale.{scale}.row.{row}", self.scale(scale).row.get(row, {}), methods.values()),
-            *((f"cells.{row}.{column}", of_cells.get(column, {}), [method]) for column, method in methods.items()),
-        ]
-        for place, values, of_values in lines if columns and METHOD not in choose else ():
+    def _require_used(self, scale: str, more: Mapping[str, Any]) -> None:
+        """Refuse settings that act in no run: those of a row, a column or a scale that none of its methods has."""
+        methods = {
+            (row, column): self._methods(row, column, scale, more)
+            for row in self.rows for column in self.columns if self._is_run(row, column)
+        }  # fmt: skip
+        extent = self.scale(scale)
+        lines: list[tuple[str, Settings | None, str, str]] = [
+            ("settings", self.settings, "", ""), ("choose", self.choose, "", ""),
+            (f"scale.{scale}.settings", extent.settings, "", ""), (f"scale.{scale}.choose", extent.choose, "", ""),
+        ]  # fmt: skip
+        for row, of_row in self.rows.items():
+            lines += [(f"rows.{row}", of_row.settings, row, ""), (f"rows.{row}.choose", of_row.choose, row, ""),
+                      (f"scale.{scale}.row.{row}", extent.row.get(row), row, "")]  # fmt: skip
+            of_cells = self.of_cells.get(row, {})
+            lines += [(f"cells.{row}.{column}", of_cell, row, column) for column, of_cell in of_cells.items()]
+        for column, of_column in self.columns.items():
+            lines += [(f"columns.{column}", of_column.settings, "", column),
+                      (f"columns.{column}.choose", of_column.choose, "", column),
+                      (f"scale.{scale}.column.{column}", extent.column.get(column), "", column)]  # fmt: skip
+        for place, values, row, column in lines:
+            of_place = [names for cell, names in methods.items() if row in ("", cell[0]) and column in ("", cell[1])]
+            if not values or not of_place:
+                continue
             try:
-                require_used(values, sorted({*of_values}))
+                require_used(values, sorted({name for names in of_place for name in names}))
             except ConfigError as error:
                 raise ConfigError(error.key, error.value, f"{place}: {error.message}") from error
+
+    def _methods(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> list[str]:
+        """Return the methods with which a cell is run: several where the method is chosen."""
+        settings = self._settings(row, column, scale, more)
+        tried = self._candidates(scale, row, column, more).get(METHOD)
+        return [method_of({**settings, METHOD: name}) for name in tried] if tried else [method_of(settings)]
 
     def _cell(self, row: str, column: str, scale: str, more: Mapping[str, Any]) -> Cell:
         extent, of_column = self.scale(scale), self.columns[column]

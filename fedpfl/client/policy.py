@@ -47,6 +47,10 @@ FILE_BYTES = 4096
 LEDGER = "releases.json"
 # So many threads an app may have for each core.
 THREADS_A_CORE = 4
+# A run uses one of them in the place of the other.
+_LENGTHS = ("local-epochs", "local-steps")
+# Whose 0 is no bound.
+_FREE_AT_0 = ("clip-norm", "dp-epsilon")
 # A model's name with this prefix continues with a folder. A name on Hugging Face's hub is below no data folder, and
 # what is there is the choice of the one who started the run.
 _HF = "hf:"
@@ -186,6 +190,8 @@ class Policy:
             value = run_config.get(key)
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value > most:
                 raise _refused(key, value, f"at most {most:g} is allowed")
+            if key in _FREE_AT_0 and value == 0:
+                raise _refused(key, value, f"0 is no limit, and at most {most:g} is allowed")
 
     def _check_part(self, kind: str, text: str) -> None:
         if text in references.objects:  # of this very process: no message can bring one
@@ -334,6 +340,9 @@ def policy_of(where: str, content: Mapping[str, Any]) -> Policy:
                 hint = did_you_mean(setting, _numbers())
                 wrong = f"{shown(setting)} = {shown(most)}: must be a setting that is a number, and its largest value"
                 raise PolicyError(f"{where}: most: {wrong}{hint if setting not in _numbers() else ''}")
+        if key == "most" and len(bounded_lengths := [name for name in _LENGTHS if name in value]) == 1:
+            message = f"bounds {bounded_lengths[0]} alone: bound {' and '.join(_LENGTHS)}, since a run may use either"
+            raise PolicyError(f"{where}: most: {message}")
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
     return Policy(**values)
 

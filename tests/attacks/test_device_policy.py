@@ -338,7 +338,7 @@ def test_the_privacy_of_all_answers_has_an_end(train, allow):
 
 
 def test_numbers_of_a_run_are_bounded(values, allow):
-    allow(most={"local-epochs": 3})
+    allow(most={"local-epochs": 3, "local-steps": 9})
     ask(values, local_epochs=3)
     with refuses("local-epochs = 4: at most 3 is allowed"):
         ask(values, local_epochs=4)
@@ -347,6 +347,16 @@ def test_numbers_of_a_run_are_bounded(values, allow):
         ask(values, client_settings='{"0": {}, "1": {"weight": 9, "local-epochs": 4}}')
     with refuses("local-epochs = 10: at most 3 is allowed"):  # the default of what a message does not say
         ask({key: value for key, value in values.items() if key != "local-epochs"})
+    with refuses("local-steps = 10: at most 9 is allowed"):
+        ask(values, local_steps=10)
+    allow(most={"clip-norm": 2})
+    ask(values, clip_norm=2.0)
+    with refuses(r"clip-norm = 0\.0: 0 is no limit, and at most 2 is allowed"):
+        ask(values, clip_norm=0.0)
+    for alone in ("local-epochs", "local-steps"):
+        allow(most={alone: 3})
+        with pytest.raises(PolicyError, match=f"most: bounds {alone} alone: bound local-epochs and local-steps, since"):
+            ask(values)
     allow()
     with refuses(f"threads = 1024: at most {4 * os.cpu_count()} is allowed"):
         ask(values, threads=1024)

@@ -23,17 +23,15 @@ from ..engine.transport import Fail, Members, Reply, Request
 from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
-from .flowers_loop import most_by_median
 from .grid_transport import GridMembers
 from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
 from .messages import EXTRAS, MAX_FRAMED_BYTES, SETTINGS, Names, from_named, others_of, pack_arrays, to_named
 from .nodes import Node
+from .reported_numbers import SAMPLES, most_by_median
 from .split import Split
 
 logger = getLogger("flwr")
 
-# What a reply says of its samples, unless ``weighted_by_key`` is another metric.
-SAMPLES = "num-examples"
 # Seconds between two lines that tell that nodes are waited for.
 TOLD_EVERY = 10.0
 # Why a client's reply does not count that was not handed over.

@@ -10,7 +10,7 @@ import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, ClassVar
 
@@ -22,28 +22,23 @@ from torch import nn
 
 from .. import models
 from ..client.state import require_key
-from ..core.checksummed_files import read_arrays
 from ..core.errors import ConfigError, FedpflError, did_you_mean
 from ..core.layout import Layout
-from ..core.metric_bounds import LARGEST, Bounds, problem
+from ..core.metric_bounds import LARGEST
 from ..core.name_lists import shape_of
 from ..core.samples import MAX_CLASSES
-from ..core.server_view import Client
 from ..core.settings import Value, key_of
 from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener, require_listeners
 from ..engine.options.norm_limit import limit_of
 from ..engine.options.privacy import server_privacy
-from ..engine.reply_numbers import ExpectedReply
 from ..engine.rounds import RoundFailed, RoundLoop
-from ..engine.transport import TRAIN
 from ..methods import Method
 from ..methods.base import overridden
 from ..methods.bases.adapters import AdapterMethod
 from ..models import user_model as own_models
 from ..models.adapters import matrix_of
-from ..results.round_record import Round
-from ..results.run_folder import GLOBAL, RunFolder
+from ..results.run_folder import RunFolder
 from ..rules import Rule
 from ..setup.all_settings import check_keys, code_in, require_used, unused
 from ..setup.assembly import extras_of, make_rule, plain_model
@@ -51,12 +46,10 @@ from ..setup.config import Config
 from ..setup.objects import as_setting
 from ..setup.options.privacy import PrivacyOption
 from ..setup.options.robust import RobustSettings
-from .flowers_loop import (
-    EPSILON,
-    bounded,
-    heaviest_of,
-    mean_of_metrics,
-    most_by_median,
+from .grid_transport import FlowerTransport
+from .hooks_transport import LATE, HooksTransport, MessageForm, SamplingByShares
+from .messages import Names, from_named, initial_of, numpy_of, read_settings, settings_text
+from .refusals import (
     require_arguments,
     require_called,
     require_in_half,
@@ -65,9 +58,8 @@ from .flowers_loop import (
     require_settings,
     tell_unsent,
 )
-from .grid_transport import FlowerTransport
-from .hooks_transport import LATE, SAMPLES, HooksTransport, MessageForm, SamplingByShares
-from .messages import Names, from_named, initial_of, numpy_of, read_settings, settings_text
+from .reported_numbers import EPSILON, SAMPLES, Weighted, bounded, heaviest_of, mean_of_metrics, most_by_median
+from .run_result import EvaluateFunction, ResultRecorder
 from .sent_settings import NOT_SENT, OF_STRATEGY
 from .split import Split
 
@@ -90,7 +82,6 @@ FLOWERS_NAMES = {
 }  # fmt: skip
 
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class MethodStrategy(Strategy):
@@ -481,7 +472,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             tell_unsent(self.values)
         rounds, seconds = self._rounds_and_seconds(num_rounds, timeout)
         self.config = Config.parse({**self.values, "num-server-rounds": rounds, "round-timeout": seconds})
-        recorder = _ResultRecorder(evaluate_fn, self._plain_names)
+        recorder = ResultRecorder(evaluate_fn, self._plain_names)
         transport = FlowerTransport(grid, "" if self._told else self._settings_text())
         transport.least = max(1, self.min_train_nodes)
         following = [Log(rounds), *self.listeners, recorder]
@@ -805,84 +796,6 @@ def _filled(initial: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     if not arrays.keys() <= initial.keys():
         return arrays
     return ArrayRecord({name: arrays.get(name, array) for name, array in initial.items()})
-
-
-@dataclass(frozen=True)
-class Weighted(ExpectedReply):
-    """Expects one number, the weight of a reply; all others may be anything.
-
-    It is at most ``most``. If ``is_asked``, clients have said before round 1 how many samples they have, and it is at
-    most that; in a test ``values`` of each sample count.
-    """
-
-    key: str = SAMPLES
-    most: float = LARGEST
-    is_asked: bool = False
-    values: int = 1
-
-    def examine(self, kind: str, client: Client, metrics: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-        """Return why a reply cannot count, or an empty text."""
-        weight, said = metrics.get(self.key), 0
-        if self.is_asked:  # functions that train alone have told of no test samples
-            said = client.train_samples if kind == TRAIN else client.test_samples
-        most = (said or self.most) * (self.values if kind != TRAIN else 1)
-        wrong = problem(self.key, weight, Bounds(float, 0, most))
-        if weight is None:
-            return f"its reply has no number {self.key} (weighted_by_key), by which it would count", {}
-        if wrong and most < LARGEST:
-            wrong += " (what it said before round 1)" if said else " (max_client_samples)"
-        if not wrong and kind == TRAIN and not weight:
-            wrong = f"{self.key} = 0: it has trained on nothing"
-        return (f"its reply says {wrong}" if wrong else ""), {}
-
-
-class _ResultRecorder(Listener):
-    """Makes Flower's ``Result`` of a run in fedpfl's own loop, and calls ``evaluate_fn``."""
-
-    def __init__(self, evaluate_fn: EvaluateFunction | None, names: Callable[[RunFolder], Names]) -> None:
-        self.result, self._evaluate_fn, self._names = Result(), evaluate_fn, names
-        self._had_rounds = False
-
-    def run_started(self, folder: RunFolder, remarks: Sequence[str]) -> None:
-        """Find the names of the arrays."""
-        self._folder, self._plain = folder, self._names(folder)
-
-    def run_ended(self, reason: str) -> None:
-        """Take the arrays of a run that was resumed and had no round left."""
-        if reason or self._had_rounds:
-            return
-        stored = self._folder.path / GLOBAL
-        if stored.is_file():
-            arrays = read_arrays(stored)
-            self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
-        no_round = "fedpfl: no round was left; the result has the run's last arrays, if all clients get the same"
-        logger.log(WARNING, no_round)
-
-    def round_ended(self, rule: Rule, done: Round, state: Mapping[str, np.ndarray]) -> bool:
-        """Keep a round's metrics, and the arrays that it has made."""
-        self._had_rounds = True
-        arrays = rule.layout.unflatten(rule.common)
-        self.result.arrays = ArrayRecord({self._plain(name): Array(array) for name, array in arrays.items()})
-        # The mean over samples, as in Flower's loop.
-        trained = [metrics for metrics in done.trained.values() if "train-loss" in metrics]
-        weights = [metrics["train-samples"] for metrics in trained]
-        means: dict[str, Any] = {}
-        if sum(weights):
-            means["train-loss"] = float(np.average([metrics["train-loss"] for metrics in trained], weights=weights))
-        if done.privacy:
-            means[EPSILON] = done.privacy["epsilon"]
-        if means:
-            self.result.train_metrics_clientapp[done.number] = MetricRecord(means)
-        scores = {}
-        for model in ("personalised", "global"):
-            test = done.line.get(model, {})
-            of_test = {"accuracy": test.get("weighted", test.get("accuracy")), "loss": test.get("loss")}
-            scores.update({f"{model}-{name}": mean for name, mean in of_test.items() if mean is not None})
-        if scores:
-            self.result.evaluate_metrics_clientapp[done.number] = MetricRecord(scores)
-        if self._evaluate_fn and (metrics := self._evaluate_fn(done.number, self.result.arrays)) is not None:
-            self.result.evaluate_metrics_serverapp[done.number] = metrics
-        return False
 
 
 def run_over_flower(grid: Grid, run_config: Mapping[str, Value]) -> RunFolder:

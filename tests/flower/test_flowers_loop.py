@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 import fedpfl
 from fedpfl import strategies
 from fedpfl.core.privacy_accounting import epsilon
-from fedpfl.flower.flowers_loop import mean_of_metrics
+from fedpfl.flower.reported_numbers import mean_of_metrics
 
 
 def zeros():

@@ -140,6 +140,7 @@ def _made(name: str, loader: CustomLoader, settings: DataSettings) -> Dataset:
             if part_of(str(key)) == PARTS[2]:
                 data = replace(data, remarks=(*data.remarks, f"{key} is used as the test set"))
         return data
+    _require_no_samples(name, source)
     if isinstance(source, Mapping):
         if len({as_text(key) for key in source}) < len(source):
             raise DataError(f"{name}: two of the clients {', '.join(map(repr, source))} have one name")
@@ -225,6 +226,7 @@ def _named_parts(thing: Mapping[Any, Any], where: str) -> tuple[Any, ...] | None
     parts = [thing[keys[part]] for part in order]
     for part in parts:
         if isinstance(part, (list, Mapping)) and not _is_part(part):
+            _require_no_samples(f"{where}: a part of it", part)
             raise DataError(
                 f"{where}: train and test are {references.article(part)} each; of several clients give each one's "
                 "pair, as a list or dict of (training, test)"
@@ -237,6 +239,7 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
     if not isinstance(source, tuple):
         return
     if len(source) == 2 and all(isinstance(one, (list, Mapping)) for one in source):
+        _require_no_samples(f"{name}: its first part", source[0])
         raise DataError(
             f"{name}: a tuple of two {references.article(source[0]).split()[-1]}s: of two clients give a list; of the "
             "clients' training and test sets a list of pairs, list(zip(training, test))"
@@ -251,6 +254,25 @@ def _require_clients(name: str, source: Sequence[Any]) -> None:
         )
 
 
+def _require_no_samples(where: str, source: Any) -> None:
+    """Refuse a list of single samples, in whose place are what clients have, or one client's arrays."""
+    items = [*source.values()] if isinstance(source, Mapping) else source
+    if isinstance(items, (list, tuple)) and items and all(map(_is_one_sample, items)):
+        raise DataError(
+            f"{where} is {references.article(source)} of single samples (x, y): give arrays of all of them, "
+            "(numpy.stack(xs), ys) for xs, ys = zip(*samples), or a torch Dataset; a list has an entry for each client"
+        )
+
+
+def _is_one_sample(thing: Any) -> bool:
+    """Tell whether an object is a pair, or a dict of x and y, with one number or word as y."""
+    pair = _pair(thing)
+    if not isinstance(pair, (list, tuple)) or len(pair) != len(PAIR):
+        return False
+    y = pair[1]
+    return isinstance(y, (bool, int, float, str, bytes)) or (has(y, "__array__") and attribute(y, "shape") == ())
+
+
 def _clients(name: str, parts_by_client: Mapping[Any, Any]) -> list[_Client]:
     """Return the parts of each client, by their names; a ``DataError`` says whose is wrong."""
     if not parts_by_client:
@@ -258,6 +280,7 @@ def _clients(name: str, parts_by_client: Mapping[Any, Any]) -> list[_Client]:
     clients = []
     for client_name, client in parts_by_client.items():
         where = f"{name}: client {client_name}"
+        _require_no_samples(where, client)
         parts = _parts(client, where, (list, tuple))
         if parts is None and isinstance(client, (list, tuple)) and len(client) in (len(PAIR), len(FOUR)):
             parts = tuple(client[:2]), tuple(client[2:]) or None

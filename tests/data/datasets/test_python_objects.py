@@ -80,7 +80,7 @@ def test_arrays_are_one_data_set(made):
         ({"anna": arrays(1), "ben": 3}, "client ben is an int; it must be (x_train, y_train, x_test, y_test)"),
         ({"anna": {"x": 1}}, "client anna has x; it must have x_train, y_train, x_test, y_test, or x, y"),
         ([Pairs(np.array([np.zeros(2), np.zeros(3)], object), np.zeros(2))], "x of sample 0|sample 1 has the shape"),
-        ([[3, 4]], "client 0: x"),
+        ([[3, 4]], "data is a list of single samples"),
         ({"anna": ((arrays(1)[0], arrays(2)[0]), arrays(1)[1])}, "anna: x is a tuple of arrays, and a model takes one"),
         ({"anna": ({"a": arrays(1)[0]}, arrays(1)[1])}, "anna: x is a dict of arrays, and a model takes one"),
         ([[((x, x), y) for x, y in zip(*arrays(1))]], "client 0"),
@@ -301,3 +301,24 @@ def test_images_of_mixed_sizes_are_brought_to_one(tmp_path):
         read_image_folder(tmp_path)
     data = read_image_folder(tmp_path, 8)
     assert data.x_train.shape == (2, 8, 8, 1) and (data.x_train == 7).all()
+
+
+@pytest.mark.parametrize("label", [int, float, str, np.int64, np.str_, np.array, torch.tensor])
+@pytest.mark.parametrize(
+    ("wrap", "where"),
+    [
+        (lambda samples: samples, "data is a list"), (tuple, "data is a tuple"),
+        (lambda samples: {"a": samples, "b": samples}, "data: client a is a list"),
+        (lambda samples: [samples, samples], "data: client 0 is a list"),
+        (lambda samples: {"train": samples, "test": samples}, "data: a part of it is a list"),
+        (lambda samples: (samples, samples), "data: its first part is a list"),
+        (lambda samples: [{"x": x, "y": y} for x, y in samples], "data is a list"),
+    ],
+)  # fmt: skip
+def test_a_list_of_single_samples_is_no_list_of_clients(made, label, wrap, where):
+    samples = [(np.zeros((1, 4, 4), np.float32), label(row % 2)) for row in range(20)]
+    with pytest.raises(
+        DataError, match=f"{where} of single samples .x, y.: give arrays of all of them, .*stack"
+    ) as error:
+        made(wrap(samples), 2)
+    assert "\n" not in str(error.value)

@@ -27,6 +27,8 @@ def array(thing: object, where: str) -> np.ndarray:
         raise DataError(f"{what} of arrays, and a model takes one: lay them end to end, and part them in its forward")
     if has(thing, "toarray"):
         raise DataError(f"{what}, a sparse matrix; give its .toarray()")
+    if has(thing, "to_pandas") and has(thing, "columns"):  # of pyarrow and polars, whose columns have names and roles
+        raise DataError(f"{what} with named columns; give its .to_pandas()")
     if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
         raise DataError(f"{what} with masked values; give its .filled(…)")
     try:

@@ -322,3 +322,10 @@ def test_a_list_of_single_samples_is_no_list_of_clients(made, label, wrap, where
     ) as error:
         made(wrap(samples), 2)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda t: (t, t), lambda t: [(t, t), (t, t)], lambda t: (t, np.zeros(20, int))])
+def test_a_table_of_another_package_is_no_array(made, wrap):
+    table = pytest.importorskip("pyarrow").table({"a": np.arange(20.0), "label": np.arange(20) % 2})
+    with pytest.raises(DataError, match=r"x(_train)? is a Table with named columns; give its \.to_pandas"):
+        made(wrap(table), 2)

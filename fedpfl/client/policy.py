@@ -187,9 +187,12 @@ class Policy:
 
     def _check_largest(self, run_config: Mapping[str, Value]) -> None:
         for key, most in {"threads": THREADS_A_CORE * (os.cpu_count() or 1), **self.most}.items():
-            value = run_config.get(key)
+            value: Any = run_config.get(key)
+            if isinstance(value, str):  # a number of layers may be a text
+                with suppress(ValueError):
+                    value = float(value)
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value > most:
-                raise _refused(key, value, f"at most {most:g} is allowed")
+                raise _refused(key, run_config[key], f"at most {most:g} is allowed")
             if key in _FREE_AT_0 and value == 0:
                 raise _refused(key, value, f"0 is no limit, and at most {most:g} is allowed")
 

@@ -357,6 +357,9 @@ def test_numbers_of_a_run_are_bounded(values, allow):
         allow(most={alone: 3})
         with pytest.raises(PolicyError, match=f"most: bounds {alone} alone: bound local-epochs and local-steps, since"):
             ask(values)
+    allow(most={"head-layers": 1})
+    with refuses("head-layers = '2': at most 1 is allowed"):
+        ask(values, head_layers="2")
     allow()
     with refuses(f"threads = 1024: at most {4 * os.cpu_count()} is allowed"):
         ask(values, threads=1024)

@@ -20,6 +20,7 @@ from fedpfl.data.federation import federated_data
 from fedpfl.layers.memory import in_twin
 from fedpfl.results.export import export_personal
 from fedpfl.results.new_clients import MODES, Simulation, try_new_clients
+from fedpfl.setup.assembly import assemble
 from fedpfl.setup.config import Config
 from fedpfl.training.phase import Phase
 
@@ -78,7 +79,12 @@ def test_the_ensemble_is_the_mean_of_the_exported_models_outputs(tmp_path):
 
 @pytest.mark.parametrize(
     ("variant", "setting", "options"),
-    [("static", 0.1, {}), ("dynamic", 0.1, {}), ("dynamic", 0.0, {"weight_decay": 0.1})],
+    [
+        ("static", 0.1, {}),
+        ("dynamic", 0.1, {}),
+        ("dynamic", 0.0, {"weight_decay": 0.1}),
+        ("static", 0.1, {"optimizer": "adamw"}),
+    ],
 )
 def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, options):
     run = simulate(tmp_path, 4, method="fedfac", fedfac_variant=variant, weight_decay=setting, **QUICK)
@@ -90,9 +96,7 @@ def test_local_training_leaves_what_is_shared_alone(tmp_path, variant, setting, 
     before = {name: array.detach().clone() for name, array in engine.model.state_dict().items()}
     personal = engine.sharing.personal_elements()
     assert set(personal) == {"base.conv2.weight", "base.conv2.bias"}
-    phases = of_personal_part(
-        [Phase(train=lambda name: True, epochs=1, **options)], engine.sharing, engine.model, setting
-    )
+    phases = of_personal_part([Phase(train=lambda name: True, epochs=1, **options)], engine.sharing, engine.model)
     engine.run_phases(phases, local, "batches")
     for name, array in engine.model.state_dict().items():
         shared = ~personal[name] if name in personal else torch.ones_like(array, dtype=torch.bool)
@@ -126,6 +130,34 @@ def models_tested(monkeypatch):
 
     monkeypatch.setattr(Engine, "score", recorded)
     return tested_models
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_local_training_is_that_of_the_run_s_optimiser(tmp_path, monkeypatch, optimizer):
+    settings = {**QUICK, "model": "mlp", "weight_decay": 0.5, "clip_norm": 0.5, "momentum": 0.5, "batch_size": 1000}
+    run = simulate(tmp_path, 4, method="lg-fedavg", optimizer=optimizer, **{**settings, "local_epochs": 3})
+    config = Config.parse(run.config())
+    new = held_out(config.run)[0]
+    tested = models_tested(monkeypatch)
+    try_new_clients(run, "local-train")
+    ((engine, after),) = tested
+    model, sharing = assemble(config, (1, 8, 8), 10)
+    sharing.set_shared(run.checkpoint()[1]["shared"])
+    kept = [array for name, array in model.named_parameters() if name in sharing.personal]
+    rate, decay = config.training.learning_rate, 0.5
+    by_hand = {
+        "sgd": lambda: torch.optim.SGD(kept, rate, momentum=0.5, weight_decay=decay),
+        "adam": lambda: torch.optim.Adam(kept, rate, (0.5, 0.999), weight_decay=decay),
+        "adamw": lambda: torch.optim.AdamW(kept, rate, (0.5, 0.999), weight_decay=decay),
+    }[optimizer]()
+    x, y = engine.data.train(new)
+    for _ in range(3):
+        by_hand.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(kept, 0.5)
+        by_hand.step()
+    for name, array in model.state_dict().items():
+        assert (after[name] - array).abs().mean() < 1e-5, name  # single ones are noise where a gradient is near 0
 
 
 def test_what_was_trained_locally_is_what_is_tested(tmp_path, monkeypatch):

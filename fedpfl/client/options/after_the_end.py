@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...core.payload import UNWRITTEN, Payload
 from ...core.sharing import Sharing
 from ...setup.options.after_the_end import PersonaliseSettings
-from ...training.phase import Penalty, Phase
+from ...training.phase import Phase
 from ..scores import metrics_of, require_finite, train_loss
 
 LOCAL_TRAIN, FINE_TUNE = "local-train", "fine-tune"
@@ -39,7 +39,7 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
     method.prepare(local)
     phases: Sequence[Phase] = engine.schedule(local, method)
     if mode == LOCAL_TRAIN:
-        phases = of_personal_part(phases, sharing, engine.model, engine.config.training.weight_decay)
+        phases = of_personal_part(phases, sharing, engine.model)
     losses = engine.run_phases(phases, local, "batches", factor=1.0)
     if mode == LOCAL_TRAIN:
         trained = sharing.get_personal()
@@ -59,30 +59,37 @@ def personalise(engine: Any, client: int, message: Payload, mode: str) -> Payloa
 
 
 class OnlyPersonal:
-    """Keeps the shared elements of arrays still, which a selection of whole arrays cannot.
+    """Keeps the shared elements of arrays still, which a selection of whole arrays cannot."""
 
-    Weight decay, which an optimiser would add later and everywhere, is added here.
-    """
-
-    def __init__(self, where: Mapping[str, Tensor], weight_decay: float, inner: Penalty | None) -> None:
-        self.where = where
-        self.weight_decay = weight_decay
-        self.inner = inner
+    def __init__(self, where: Mapping[str, Tensor], model: nn.Module, phase: Phase) -> None:
+        self._where = {name: mask for name, mask in where.items() if not mask.all()}
+        params = dict(model.named_parameters())
+        self._start = {name: params[name].detach().clone() for name in self._where if name in params}
+        self._phase = phase
 
     @torch.no_grad()
     def add_gradient(self, names: Sequence[str], params: Sequence[Tensor], grads: list[Tensor]) -> None:
         """Set the gradient of shared elements to zero."""
-        if self.inner is not None:
-            self.inner.add_gradient(names, params, grads)
-        for name, param, grad in zip(names, params, grads):
-            grad.add_(param, alpha=self.weight_decay).mul_(self.where[name])
+        if self._phase.penalty is not None:
+            self._phase.penalty.add_gradient(names, params, grads)
+        for name, grad in zip(names, grads):
+            if name in self._start:
+                grad.mul_(self._where[name])
+
+    def project(self, names: Sequence[str], params: Sequence[Tensor]) -> None:
+        """Put shared elements back, which weight decay has moved."""
+        if self._phase.project is not None:
+            self._phase.project(names, params)
+        for name, param in zip(names, params):
+            if name in self._start:
+                param.copy_(torch.where(self._where[name], param, self._start[name]))
 
 
-def of_personal_part(phases: Sequence[Phase], sharing: Sharing, model: nn.Module, weight_decay: float) -> list[Phase]:
+def of_personal_part(phases: Sequence[Phase], sharing: Sharing, model: nn.Module) -> list[Phase]:
     """Return the phases of a round as they train the personal part alone; none if there is no personal part."""
     elements = sharing.personal_elements()
     if elements.keys() & dict(model.named_parameters()).keys():
-        return [_of_personal(phase, elements, weight_decay) for phase in phases]
+        return [_of_personal(phase, elements, model) for phase in phases]
     # Running statistics alone, which move under parameters that stand still.
     return [_of_statistics(phase) for phase in phases] if elements else []
 
@@ -91,6 +98,7 @@ def _of_statistics(phase: Phase) -> Phase:
     return replace(phase, learning_rate=0.0, weight_decay=0.0, groups=(), penalty=None, project=None)
 
 
-def _of_personal(phase: Phase, elements: Mapping[str, Tensor], weight_decay: float) -> Phase:
-    penalty = OnlyPersonal(elements, weight_decay if phase.weight_decay is None else phase.weight_decay, phase.penalty)
-    return replace(phase, train=lambda name: name in elements and phase.train(name), penalty=penalty, weight_decay=0.0)
+def _of_personal(phase: Phase, elements: Mapping[str, Tensor], model: nn.Module) -> Phase:
+    only = OnlyPersonal(elements, model, phase)
+    train = lambda name: name in elements and phase.train(name)  # noqa: E731
+    return replace(phase, train=train, penalty=only, project=only.project)

@@ -95,7 +95,7 @@ READERS = {
     "x.csv": (b"a,b,label\n1,2,0\n3,4,1\n5,6,0\n", functools.partial(read_table, settings=DataSettings())),
     "x-ubyte": (b"\0\0\x08\x02" + struct.pack(">II", 2, 3) + bytes(6), _read_idx),
     **{
-        f"image.{kind}": (image(kind), lambda path: decode([("an image", path)], 1, "images"))
+        f"image.{kind}": (image(kind), lambda path: decode([("an image", path)], 1, "images", {}))
         for kind in ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
     },
     "zip.pt": (functools.partial(state_dict, True), lambda path: read_weights(str(path))),

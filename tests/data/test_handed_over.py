@@ -101,6 +101,7 @@ SAMPLERS = {
     "subset with a generator": (
         lambda: {"sampler": td.SubsetRandomSampler(CHOSEN, torch.Generator().manual_seed(3))}, CHOSEN, True,
     ),
+    "the first ones": (lambda: {"sampler": td.SequentialSampler(range(7))}, range(7), True),
     "list": (lambda: {"sampler": CHOSEN}, CHOSEN, True),
     "own": (lambda: {"sampler": Every(7)}, range(0, N, 7), True),
     "distributed": (

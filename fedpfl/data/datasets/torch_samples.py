@@ -273,9 +273,9 @@ def drawn(loader: Any, sampler: Any, where: str, said: dict[str, None]) -> list[
     torch: Any = torch_data()
     length = asked(where, "its length", len, loader.dataset)
     kind = type(sampler)
-    if kind is torch.SequentialSampler or (
-        kind is torch.RandomSampler and not sampler.replacement and sampler.num_samples == length
-    ):
+    # Its source may be shorter than the data set.
+    every = kind is torch.SequentialSampler and asked(where, "its sampler's length", len, sampler) == length
+    if every or (kind is torch.RandomSampler and not sampler.replacement and sampler.num_samples == length):
         return list(range(length))  # each sample once; the order is fedpfl's
     said[f"its samples are those that its {kind.__name__} drew once, before round 1, for all epochs"] = None
     parts = (loader, sampler, getattr(sampler, "sampler", None))

@@ -100,10 +100,13 @@ sbom = $(BIN)/cyclonedx-py requirements --no-validate --pyproject pyproject.toml
 # Pins that are there stay; LOCK_OPTIONS=--upgrade renews them.
 compile = UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--only-binary :all: --generate-hashes $(LOCK_OPTIONS)
+NOT_LOCKED := playwright pyee rfc3987-syntax lark
 lock: lock-dev lock-server ## the packages with their hashes, from pyproject.toml
 
+# rfc3987-syntax is for checks of a list of packages that make dist leaves out. Each process that imports jsonschema, as
+# all of Ray's do, would make its parser, which takes a second and a half.
 lock-dev: install ## those of make install alone
-	echo axe-playwright-python | $(compile) --extra dev --no-emit-package playwright --no-emit-package pyee \
+	echo axe-playwright-python | $(compile) --extra dev $(NOT_LOCKED:%=--no-emit-package %) \
 		--output-file $(DEV_LOCK) pyproject.toml -
 
 # LOCK_OPTIONS='--torch-backend cpu' leaves CUDA out.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from logging import ERROR, WARNING, getLogger
 
 from flwr.app import Context
@@ -28,6 +30,10 @@ def main(grid: Grid, context: Context) -> None:
             "the SuperLink, avoids it",
         )
     spin_shortly()
+    if "flwr.simulation" in sys.modules and find_spec("ray"):
+        # Flower's simulation imports it now, in another thread, and then only waits for processes that it starts. Two
+        # threads that import take turns: with torch at the same time, workers would start some four seconds later.
+        import_module("ray")
     # torch and the methods take seconds to import; Flower's simulation loads this module before it starts its workers.
     from ..setup.all_settings import require_absolute
     from .strategy import run_over_flower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from logging import Handler, getLogger
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -34,6 +34,19 @@ def test_the_first_line_says_what_an_installation_costs_and_how_to_avoid_it(monk
         getLogger("flwr").removeHandler(seen)
     assert ("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in seen.lines[0]) is installs
     assert seen.lines[-1] == "run"
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_ray_is_imported_before_torch_in_flowers_simulation_alone(monkeypatch, simulated):
+    events = []
+    monkeypatch.setattr("fedpfl.flower.server_app.import_module", events.append)
+    monkeypatch.setattr("fedpfl.flower.strategy.run_over_flower", lambda grid, values: events.append("run"))
+    if simulated:
+        monkeypatch.setitem(sys.modules, "flwr.simulation", ModuleType("simulation"))
+    else:
+        monkeypatch.delitem(sys.modules, "flwr.simulation", raising=False)
+    app(grid=None, context=SimpleNamespace(run_config={}))
+    assert events == ["ray"] * simulated + ["run"]
 
 
 def test_the_loop_that_looks_often_waits_shortly_for_the_rest_of_a_reply(monkeypatch):

@@ -28,7 +28,6 @@ from ..core.metric_bounds import LARGEST
 from ..core.name_lists import shape_of
 from ..core.samples import MAX_CLASSES
 from ..core.settings import Value, key_of
-from ..core.vectors import without_negative_variances
 from ..engine.listener import Listener, require_listeners
 from ..engine.options.norm_limit import limit_of
 from ..engine.options.privacy import server_privacy
@@ -62,6 +61,7 @@ from .reported_numbers import EPSILON, SAMPLES, Weighted, bounded, heaviest_of, 
 from .run_result import EvaluateFunction, ResultRecorder
 from .sent_settings import NOT_SENT, OF_STRATEGY
 from .split import Split
+from .wrappers import Wrapper, take_changed, wrapper_of
 
 logger = getLogger("flwr")
 
@@ -206,7 +206,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._counted = 0
         self._told_heavy: set[tuple[str, int]] = set()  # hooks, and clients that were most of a mean there
         self._over = 0  # the round after which a listener has ended the run
-        self._wrapper: Strategy | None = None
+        self._wrapper: Wrapper | None = None
         self._sent: tuple[Config, str] | None = None  # settings, and what clients get of them
 
     @classmethod
@@ -268,7 +268,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the messages with which nodes train: shared arrays by name, ``server-round``, the method's extras."""
-        self._wrapper = self._wrapper or self._caller()
+        self._wrapper = self._wrapper or wrapper_of(self)
         loop, way = self._begun(grid, arrays)
         self._rounds = server_round
         self._asked = ""
@@ -307,7 +307,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._counted += 1
         loop.round.line = {"round": loop.round.number, "clients": sorted(loop.round.trained)}
         self._over = server_round if loop.close() else 0
-        self._require_right_noise(loop)
+        if self._wrapper is not None:
+            self._wrapper.require_right_noise(self.config.method, loop, self.weighted_by_key)
         self._arrays = self._named(loop.rule)
         metrics = self._mean_of(self.train_metrics_aggr_fn, loop.round.trained)
         if spent := loop.round.privacy:
@@ -518,8 +519,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the loop whose rounds the hooks run and its transport, with the arrays that Flower hands over."""
         if self._loop is None or self._way is None:
             self._begin(grid, arrays)
-        else:
-            self._take(self._loop.rule, arrays)
+        elif arrays and self._arrays is not None and arrays is not self._arrays:
+            rule = self._loop.rule
+            take_changed(self.config.method, rule, from_named(rule.layout, arrays, self._plain))
         assert self._loop is not None and self._way is not None
         return self._loop, self._way
 
@@ -545,7 +547,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             split.take_shared(arrays)
             if not split.sharing.layout.size:
                 self.config.require_combined()
-            self._require_right_wrapper(arrays, split)
+            if self._wrapper is not None:
+                self._wrapper.require_right(self.config.method, arrays, split)
             way = HooksTransport(grid, text, form, split, self._life, least)
             model: nn.Module = split.model
             clients, sharing, plain = way.place_all(), split.sharing, split.plain
@@ -558,8 +561,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             from ..engine.agreement import agree
             from ..engine.beginning import remarks_of
 
-            self._require_right_wrapper(arrays, None)
             assert self.model is not None
+            if self._wrapper is not None:
+                self._wrapper.require_right(self.config.method, arrays, None, own_models.name_of(self.model))
             built = own_models.under_its_name(self.model, self._built)
             run = replace(self.config.run, model=self._as_setting("model", built))
             self.config = replace(self.config, run=run)
@@ -664,77 +668,12 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         shape = shape_of(task["input_shape"])
         return models.plain_names(plain_model(self.config, shape, task["num_classes"], task.get("vocabulary", 0)))
 
-    # -- wrappers ----------------------------------------------------------------------------------------------------
-
-    def _caller(self) -> Strategy | None:
-        """Return the wrapper whose hook has called this one's, such as one of Flower's for differential privacy."""
-        frame: Any = inspect.currentframe()
-        while frame is not None and frame.f_locals.get("self") is self:
-            frame = frame.f_back
-        caller = None if frame is None else frame.f_locals.get("self")
-        return caller if isinstance(caller, Strategy) and getattr(caller, "strategy", None) is self else None
-
-    @property
-    def _is_private(self) -> bool:
-        return type(self._wrapper).__name__.startswith("DifferentialPrivacy")
-
-    def _require_right_wrapper(self, arrays: ArrayRecord, split: Split | None) -> None:
-        """Refuse a wrapper around a strategy with which it cannot be right."""
-        if self._wrapper is None:
-            return
-        name, wrapper = self.method.name, type(self._wrapper).__name__
-        rule = self.config.method.aggregation.rule
-        if not rule.one_model:
-            message = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
-            raise ConfigError("arrays", f"changed by {wrapper}", message)
-        if not self._is_private:
-            return
-        if split is None:
-            message = f"cannot be given inside {wrapper}, which sees named arrays alone: use dp_noise_multiplier="
-            raise ConfigError("model", own_models.name_of(self.model or ""), message)
-        if not rule.only_a_sum:
-            raise ConfigError("method", name, f"computes more of arrays than the mean that {wrapper} adds noise to")
-        if [*arrays] != [*split.shared(arrays)] if not split.takes(arrays) else False:
-            raise ConfigError("initial_arrays", [*arrays], f"{wrapper} has to be started with strategy.shared(arrays)")
-
-    def _require_right_noise(self, loop: RoundLoop) -> None:
-        """Refuse a round that a wrapper for privacy makes too little noise for: it is that of an equal mean of n."""
-        asked = getattr(self._wrapper, "num_sampled_clients", 0)
-        if self._is_private and len(loop.round.trained) < asked:
-            message = f"{len(loop.round.trained)} replies count, and its noise is for the mean of so many"
-            raise ConfigError("num_sampled_clients", asked, f"{type(self._wrapper).__name__}: {message}")
-        uniform = self.config.method.aggregation.options.get("weights") == "uniform"
-        weights = {loop.rule.clients[client].train_samples for client in loop.round.trained}
-        if self._is_private and not uniform and len(weights) > 1:
-            message = f"must be equal in {type(self._wrapper).__name__}, whose noise is for the mean of equal clients"
-            has_weights = any(field.name == "weights" for field in fields(self.method.Settings))
-            advice = "give weights='uniform'" if has_weights else "weighted_by_key= may name a metric that is"
-            raise ConfigError(self.weighted_by_key, sorted(weights), f"{message}: {advice}")
-
-    def _take(self, rule: Rule, arrays: ArrayRecord) -> None:
-        """Go on from arrays that a wrapper or a subclass has changed since :meth:`aggregate_train` returned them."""
-        if arrays is self._arrays or not arrays or self._arrays is None:
-            return
-        changed = from_named(rule.layout, arrays, self._plain)
-        if np.array_equal(changed, rule.common):
-            return
-        name = self.method.name
-        if not np.isfinite(changed).all():
-            raise ConfigError("arrays", "changed by a wrapper or a subclass", "hold values that are not finite")
-        if not rule.one_model:
-            message = f"{name} sends each client arrays of its own; changes of the shared ones would not reach them"
-            raise ConfigError("arrays", "changed by a wrapper", message)
-        if not rule.only_a_sum:
-            warning = "the rule of %s computes more of clients' arrays than the sum that a wrapper changes"
-            logger.log(WARNING, f"fedpfl: {warning}", name)
-        rule.shared = without_negative_variances(rule.layout, changed)
-
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def _named(self, rule: Rule) -> ArrayRecord:
         arrays = {self._plain(name): array for name, array in rule.layout.unflatten(rule.common).items()}
         if self._way is not None and self._way.split is not None:
-            return self._way.split.named(arrays, exact=not self._is_private)
+            return self._way.split.named(arrays, exact=self._wrapper is None or not self._wrapper.adds_noise)
         return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
     def _tell(self, hook: str) -> None:

@@ -49,10 +49,12 @@ class Plan:
         """Return whether the run has done all its rounds and written its results, so that there is nothing to train."""
         if self.config.of(PersonaliseSettings).on or not self.folder.finished:
             return False
-        history, run = self.folder.history(), self.config.run
-        done = history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
+        run = self.config.run
         # What is damaged is made again when the run is resumed.
-        return done and ResumedRun(self.folder.path).is_intact(run.state_dir)
+        if not ResumedRun(self.folder.path).is_intact(run.state_dir):
+            return False
+        history = self.folder.history()
+        return history.last_round >= run.num_server_rounds or history.stalled(run.early_stop)
 
     def how_to_continue(self) -> str:
         """Return why resuming a run that has finished trains nothing, and which setting changes that."""

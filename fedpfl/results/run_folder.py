@@ -246,7 +246,12 @@ class RunFolder:
         """Return the recorded rounds, whose lines stay as they are: they may be kept for the next call."""
         from .file_cache import kept
 
-        lines = kept(self.path / "metrics.jsonl", lambda _: self.metrics())
+        path = self.path / "metrics.jsonl"
+        # Before the lines are read: a run that goes on writes a round's line first.
+        last = max((number for number, _ in self._checkpoints()), default=0) if self.finished else 0
+        lines = kept(path, lambda _: self.metrics())
+        if len(lines) < last:
+            raise DamagedFile(path, f"it has {len(lines)} of {last} rounds")
         chooses = any("validation" in line for line in lines)
         return History(lines, str(self.config().get("choose-by", ACCURACY)) if chooses else ACCURACY)
 

@@ -264,6 +264,8 @@ def test_no_recorded_round_is_lost_or_changed_in_silence(finished, tmp_path, cha
 def test_a_lost_last_line_is_a_round_to_repeat(finished, tmp_path, change):
     place = finished[0].copy(tmp_path / "run")
     change_lines(place, change)
+    with pytest.raises(DamagedFile, match=rf"metrics\.jsonl: .*it has {ROUNDS - 1} of {ROUNDS} rounds"):
+        place.run.history()  # no table has the numbers of fewer rounds
     assert same(place.resume(), finished[1])
 
 

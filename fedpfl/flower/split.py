@@ -85,8 +85,10 @@ class Split:
         return not self._by_method or self._method.travels(name, self.model)
 
     def _require_types(self) -> None:
-        """Refuse arrays of which no mean can be made; tell which ones lose digits."""
+        """Refuse arrays of which no mean can be made, and names without a layer; tell which ones lose digits."""
         for name, kind in self._types.items():
+            if name.startswith("."):
+                raise ConfigError("initial_arrays", name, "is no name of an array, as it begins with a dot")
             if kind.kind not in "fiub":
                 message = f"array {name!r} is {kind}, but shared arrays travel as float32"
                 raise ConfigError("initial_arrays", name, message)

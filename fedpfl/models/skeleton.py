@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Mapping, cast
 
 import numpy as np
 import torch
@@ -51,15 +51,14 @@ def _layer(arrays: dict[str, Tensor]) -> nn.Module:
         layer = nn.BatchNorm1d(len(arrays[STATISTIC]), affine=False, track_running_stats=False)
     elif WEIGHT in arrays and arrays[WEIGHT].ndim == 2 and arrays.keys() <= {WEIGHT, BIAS}:
         layer = nn.Linear(1, 1, bias=False)
+        layer._parameters.clear()
+    # By hand, as arrays of other frameworks may be called as a method of a module is, or as a layer.
     for name, array in arrays.items():
         buffer = STATISTIC in arrays and name not in (WEIGHT, BIAS)
         if buffer or not array.is_floating_point():
-            if name in layer._buffers:
-                layer._buffers[name] = array
-            else:
-                layer.register_buffer(name, array)
+            layer._buffers[name] = array
         else:
-            setattr(layer, name, nn.Parameter(array))
+            layer._parameters[name] = nn.Parameter(array)
     return layer
 
 
@@ -67,11 +66,9 @@ def _place(root: nn.Module, path: str, layer: nn.Module) -> None:
     """Put a layer where its name says; layers above it are made, and keep the arrays that they have."""
     *above, last = path.split(".")
     for word in above:
-        if word not in root._modules:
-            root.add_module(word, nn.Module())
-        root = root.get_submodule(word)
+        root = cast(nn.Module, root._modules.setdefault(word, nn.Module()))
     there = root._modules.get(last)
     if there is not None:  # made before as a layer above another one
         for name, child in there.named_children():
-            layer.add_module(name, child)
-    root.add_module(last, layer)
+            layer._modules[name] = child
+    root._modules[last] = layer

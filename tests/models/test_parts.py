@@ -48,3 +48,13 @@ def test_arrays_below_the_head_s_name_are_the_head_s():
     plain = plain_names(model)
     assert sorted(map(plain, model.state_dict())) == sorted(names)
     assert [plain(name) for name in model.state_dict() if name.startswith("head.")] == [*names[2:4]]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_arrays_of_other_frameworks_may_be_called_as_a_module_s_method_or_layer_is(kind):
+    names = ("a", "a.b", "type", "a.forward", "training", "_parameters", "c..d", "fc1.weight", "fc2.weight")
+    model = skeleton({name: np.full((2, 2), place, kind) for place, name in enumerate(names)})
+    plain = plain_names(model)
+    assert {plain(name): int(array[0, 0]) for name, array in model.state_dict().items()} == {
+        name: place for place, name in enumerate(names)
+    }

@@ -295,7 +295,7 @@ def compare(
     from ..data.settings import in_words as data_in_words
     from ..methods import find
     from ..study.bundle import Bundle
-    from ..study.comparison import ComparisonGrid, settings_used, tables, write
+    from ..study.comparison import ComparisonGrid, require_target, settings_used, tables, write
     from ..study.grid import in_words
     from ..study.saved_grid import write_tables
     from .comparisons import Comparison, Runs, RunsFailed, number_of_clients, of_project
@@ -331,6 +331,7 @@ def compare(
         )
         seeds, target = seeds or file.get("seeds", 3), file.get("target") if target is None else target
         grid = ComparisonGrid(texts_by_name, base, tuning, seeds, data_sets, runs.store, varying)
+        require_target(grid, target)
         folder = runs.opened(name, texts_by_name, grid)
         if not runs.objects:  # which no file can name
             settings_of_file = {"settings": base, "tune": tuning, "vary": varying}

@@ -8,7 +8,7 @@ metric is not defined for this client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, sqrt
 from typing import Iterable, Mapping, NamedTuple, Sequence
@@ -24,6 +24,7 @@ NEXT_TOKEN = "next-token"
 IN_WORDS = {CLASSES: "classes", TARGETS: "numbers as targets", MASKS: "masks", NEXT_TOKEN: "tokens to predict"}
 ACCURACY, LOSS, PERPLEXITY = "accuracy", "loss", "perplexity"
 SUM, COUNT = "-metric-sum", "-metric-count"
+POOLED = "-pooled"
 MAX_NAME = 32
 
 
@@ -120,8 +121,22 @@ def require(text: str, choose_by: str, loss: str) -> None:
 
 
 def kind_of(name: str) -> MetricKind:
-    """Return the kind of a metric; one of the user's own is any number."""
-    return METRICS.get(name, OWN)
+    """Return the kind of a metric, also by the name of its pooled value; one of the user's own is any number."""
+    return METRICS.get(name[: -len(POOLED)] if name.endswith(POOLED) else name, OWN)
+
+
+def bounds(name: str) -> tuple[float, float]:
+    """Return the least and the largest value of a number of a test; accuracy may be R², of which there is no least."""
+    kind = replace(OWN, highest=1.0) if name in (ACCURACY, "weighted", "worst-tenth") else kind_of(name)
+    return kind.lowest, kind.highest
+
+
+def require_reachable(key: str, text: object, name: str, target: float) -> None:
+    """Raise :class:`ConfigError` for a target that a number of a test never has, such as 90 for 90 percent."""
+    least, most = bounds(name)
+    if not least <= target <= most:
+        allowed = f"at most {most:g}, as a share is" if target > most else f"at least {least:g}"
+        raise ConfigError(key, text, f"must be {allowed}: {name} never is {target:g}")
 
 
 def lower_is_better(name: str) -> bool:

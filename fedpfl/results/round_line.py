@@ -139,7 +139,7 @@ def _measured(model: str, replies: Mapping[int, Mapping[str, float]]) -> dict[st
         line[name], line[f"each-{name}"] = statistics.fmean(each.values()), each
         # Of a user's own function only the counts tell that it makes sums.
         if metrics.kind_of(name).is_ratio or any(count != 1 for _, count in pairs.values()):
-            line[f"{name}-pooled"] = metrics.combined(name, pairs.values())
+            line[name + metrics.POOLED] = metrics.combined(name, pairs.values())
     return line
 
 

@@ -17,7 +17,16 @@ from typing import Any
 from ..core.checksummed_files import to_toml
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
-from ..core.metrics import ACCURACY, CLASSES, is_share, kind_of, labels_of, lower_is_better, score_name
+from ..core.metrics import (
+    ACCURACY,
+    CLASSES,
+    bounds,
+    is_share,
+    labels_of,
+    lower_is_better,
+    require_reachable,
+    score_name,
+)
 from ..core.metrics import names as names_of
 from ..launch.shipped import read_toml
 from ..results.identity import has_same_clients
@@ -168,6 +177,12 @@ def from_file(path: Path) -> dict[str, Any]:
     return content
 
 
+def require_target(grid: ComparisonGrid, target: float | None) -> None:
+    """Refuse a target that no run of a comparison can reach."""
+    if target is not None:
+        require_reachable("target", target, _metric(grid), target)
+
+
 def tables(grid: ComparisonGrid, title: str, target: float | None = None) -> list[Table]:
     """Return a table with a line for each method, that of what a target costs, and those of the differences.
 
@@ -268,8 +283,7 @@ def _methods(grid: ComparisonGrid, title: str, numbers: Sequence[Column], note: 
     lead, *rest = numbers
     by = _metric(grid)
     in_percent = by == ACCURACY and is_share(ACCURACY, grid.loss)
-    lowest, highest = (-math.inf, 1.0) if by == ACCURACY else (kind_of(by).lowest, kind_of(by).highest)
-    bounds = (0.0, 100.0) if in_percent else (lowest, highest)
+    limits = (0.0, 100.0) if in_percent else bounds(by)
     name = f"{run_numbers.CHOSEN if _validated(grid) else run_numbers.LAST}:{by}"
 
     @cache
@@ -277,7 +291,7 @@ def _methods(grid: ComparisonGrid, title: str, numbers: Sequence[Column], note: 
         return [(100 if in_percent else 1) * value for value in grid.values(name, row, column)]
 
     def bound(place: int) -> Callable[[Line], TableCell]:
-        return lambda line: (interval(values(line.row, line.column), *bounds) or (None, None))[place]
+        return lambda line: (interval(values(line.row, line.column), *limits) or (None, None))[place]
 
     fine = 1 if in_percent else 4
     between = [Column("95 % interval from", bound(0), fine), Column("to", bound(1), fine)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.checksummed_files import read_json
 from ..core.errors import ConfigError
-from ..core.metrics import ACCURACY, CLASSES, is_share, lower_is_better, score_name
+from ..core.metrics import ACCURACY, CLASSES, is_share, lower_is_better, require_reachable, score_name
 from ..results.history import History, of_clients, traffic
 from ..results.run_folder import RunFolder
 from ..results.tables import Spread
@@ -98,6 +98,7 @@ def _cost(kind: str, argument: str) -> Metric | None:
         return None
     if not name or not math.isfinite(target):
         return None
+    require_reachable("metrics", f"{kind}:{argument}", name, target)
     heading, cost = COSTS[kind]
 
     def value(history: History) -> float | None:

@@ -313,7 +313,7 @@ def test_public_names_are_those_that_are_listed():
 def test_numbers_of_a_call_are_numpy_s_or_python_s_and_wrong_ones_are_told_before_round_1():
     settings = {"model": "mlp", "num_clients": 2, "num_server_rounds": 1, "local_epochs": 1, "quiet": True}
     for wrong in ({"seeds": 0}, {"seeds": 2.5}, {"seeds": True}, {"jobs": 0}, {"workers": -1},
-                  {"target": "0.9"}, {"target": math.nan}, {"target": True}):  # fmt: skip
+                  {"target": "0.9"}, {"target": math.nan}, {"target": 90.0}, {"target": True}):  # fmt: skip
         ((key, value),) = wrong.items()
         with pytest.raises(fedpfl.ConfigError, match=re.escape(f"{key} = {value!r}: must be ")):
             fedpfl.compare(["fedavg", "local"], **settings, **wrong)

@@ -154,12 +154,22 @@ def test_what_a_target_costs(name, wanted):
 def test_of_an_error_the_target_is_reached_from_above():
     lines = [{**line(i, 0.5, 0.5), "personalised": {"rmse": rmse}} for i, rmse in ((1, 3.0), (2, 1.0))]
     assert run_numbers.find("rounds-to:rmse=1.5").value(History(lines)) == 2
+    for row in lines:
+        row["personalised"]["rmse-pooled"] = row["personalised"]["rmse"]
+    assert run_numbers.find("rounds-to:rmse-pooled=1.5").value(History(lines)) == 2
+    assert run_numbers.find("last:rmse-pooled").lowest_is_best
 
 
 @pytest.mark.parametrize("name", ["rounds-to:accuracy", "rounds-to:", "rounds-to:accuracy=x", "rounds-to"])
 def test_a_target_that_is_none_is_refused(name):
     with pytest.raises(ConfigError, match="METRIC=VALUE"):
         run_numbers.find(name)
+
+
+@pytest.mark.parametrize("name", ["accuracy=90", "weighted=65", "f1-macro=80", "f1-micro-pooled=80", "mae=-0.1"])
+def test_a_target_that_no_run_can_reach_is_refused(name):
+    with pytest.raises(ConfigError, match=r"must be at (most 1, as a share is|least 0): .* never is"):
+        run_numbers.find(f"rounds-to:{name}")
 
 
 def test_r2_is_a_number_and_no_percentage():

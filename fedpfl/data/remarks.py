@@ -20,8 +20,9 @@ from .settings import DataSettings
 
 # Labels that a remark names.
 MAX_NAMED = 10
-# Features that are larger than this have not been brought to one scale.
-LARGE = 100.0
+# Features that are larger than this have not been brought to one scale. With ages in years, whose mean is five times
+# their deviation, a network stays at chance.
+LARGE = 20.0
 # uint8 images of 0 or 1, or of 17 grey levels, are darker than this; photographs are not.
 DARK = 32
 # A feature with fewer different values than this, because float32 has no more there, has lost what it said.

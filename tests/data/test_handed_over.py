@@ -799,11 +799,11 @@ def test_arrays_that_hold_something_else_are_refused():
 
 
 def test_pixels_are_to_be_divided_and_features_standardised(monkeypatch):
-    for shape, message in (
-        ((1, 8, 8), "pixels reach 255 and are not scaled: divide them by 255"),
-        ((3,), "features reach 255"),
+    for shape, value, message in (
+        ((1, 8, 8), 255.0, "pixels reach 255 and are not scaled: divide them by 255"),
+        ((3,), 81.0, "features reach 81"),
     ):
-        arrays = np.full((N, *shape), 255.0), Y
+        arrays = np.full((N, *shape), value), Y
         monkeypatch.setattr("fedpfl.data.federation.load_once", lambda options, seed=0, arrays=arrays: read(arrays))
         assert f"data: {message}" in FederatedData(DataSettings(partitioner="iid"), 2, 1).remarks[-1]
 

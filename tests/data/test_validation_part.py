@@ -292,7 +292,7 @@ def test_a_step_counts_nothing_where_a_column_names_the_windows(tmp_path, split,
 
 
 def test_a_user_s_own_windows_say_how_many_overlap(handed_over):
-    rows = np.arange(200, dtype=np.float32) / 4
+    rows = np.arange(200, dtype=np.float32) / 16
     windows, labels = np.lib.stride_tricks.sliding_window_view(rows, 8)[::2, None], np.arange(97) % 2
     made = fedpfl.Dataset.of("mine", windows.copy(), labels, overlap=overlap_of(8, 2), client_train=np.arange(97) // 49)
     data = of_settings({**handed_over(made), "split": "time", "validation_fraction": 0.2})

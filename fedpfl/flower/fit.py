@@ -37,7 +37,7 @@ from ..setup.all_settings import check_keys, code_in, functions, keys_of, tagged
 from ..setup.config import Config
 from ..setup.objects import as_setting, functions_as_text
 from ..setup.options.evaluate_global import EvaluateTrainedSettings
-from .keep import MARK, STATE, ContextState, arrays_of, refused, required_folder, state_dir_of, told_by
+from .keep import ARRAYS, MARK, STATE, ContextState, arrays_of, refused, required_folder, state_dir_of, told_by
 from .loaders import batches_of, read
 from .messages import (
     EXTRAS,
@@ -435,7 +435,8 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
         raise ConfigError("model", None, message)
     if told.get("frozen", "") != layout.frozen:
         raise LayoutError("the frozen arrays differ from the server's: the server has another model or other weights")
-    shared = from_named(layout, arrays_of(content)[1], models.plain_names(engine.model))
+    _, record = arrays_of(content, str(told.get(ARRAYS, "arrays")))
+    shared = from_named(layout, record, models.plain_names(engine.model))
     arrays = {**extras, **layout.pack(shared, engine.config.run.wire_dtype)}
     return Payload({**told, "layout": layout.to_text()}, {}, arrays)
 

@@ -41,6 +41,8 @@ STATE = "fedpfl/"
 MARK = "fedpfl"
 # The code of an error: the node has lost the arrays that the server names, and has to begin anew.
 LOST_ARRAYS = 71_001
+# What the message's config says of the record of the model's arrays, if that is not "arrays".
+ARRAYS = "arrays-in"
 # What the message's config says of this mod's work.
 KEEP, PLACES, INITIAL, LIFE, HERE, GONE = "keep", "places", "initial", "life", "here", "gone"
 NEWEST = -1  # as the round of a node's arrays: the last ones that it has
@@ -189,7 +191,7 @@ class _PersonalAnswer:
 
     def answer(self, call_next: CallNext) -> Message:
         """Have the user's function answer, with this node's own arrays in the message."""
-        name, shared = arrays_of(self._message.content)
+        name, shared = arrays_of(self._message.content, str(self._told.get(ARRAYS, "arrays")))
         personal = self._personal_arrays() if self._patterns or self._node.about.get("names") else {}
         self._require_still_kept(personal)
         whole = self._whole(shared, personal)
@@ -201,7 +203,7 @@ class _PersonalAnswer:
         if reply.has_error():
             return reply
         if kind_of(self._message) == MessageType.TRAIN:
-            self._take(reply, whole, personal)
+            self._take(arrays_of(reply.content, name)[1], whole, personal)
         self._leave_out(reply.content)
         reply.content[MARK] = ConfigRecord({"by": KEEP, "node": self._node.identity})
         return reply
@@ -246,9 +248,8 @@ class _PersonalAnswer:
                 rows.insert(place, (name, mine.pop(name)))
         return ArrayRecord({**dict(rows), **mine})
 
-    def _take(self, reply: Message, whole: ArrayRecord, personal: Mapping[str, np.ndarray]) -> None:
+    def _take(self, sent: ArrayRecord, whole: ArrayRecord, personal: Mapping[str, np.ndarray]) -> None:
         """Keep this node's own arrays as a reply has them."""
-        _, sent = arrays_of(reply.content)
         personal_sent = {key: numpy_of(key, array) for key, array in sent.items() if self._is_kept(key)}
         if missing := [key for key in personal if key not in personal_sent]:
             raise LayoutError(f"the reply lacks {missing[0]!r}, which stays on this node: it must have the whole model")
@@ -283,12 +284,14 @@ def _require_not_tied(before: ArrayRecord, after: ArrayRecord, kept: Collection[
                 raise ConfigError(KEEP, mine, message)
 
 
-def arrays_of(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """Return the arrays of the model in a message, with their record's name."""
-    for name, record in content.array_records.items():
-        if name not in (EXTRAS, INITIAL):
-            return name, record
-    raise LayoutError("a message without arrays arrived")
+def arrays_of(content: RecordDict, name: str = "arrays") -> tuple[str, ArrayRecord]:
+    """Return the arrays of the model in a message, with their record's name: ``name``, if there are others as well."""
+    records = {key: record for key, record in content.array_records.items() if key not in (EXTRAS, INITIAL)}
+    if name in records:
+        return name, records[name]
+    if len(records) != 1:
+        raise LayoutError(f"has {len(records)} ArrayRecords, none of them called {name!r}: one must be the model's")
+    return next(iter(records.items()))
 
 
 def fits(pattern: str, name: str) -> bool:

@@ -47,6 +47,7 @@ from ..setup.options.privacy import PrivacyOption
 from ..setup.options.robust import RobustSettings
 from .grid_transport import FlowerTransport
 from .hooks_transport import LATE, HooksTransport, MessageForm, SamplingByShares
+from .keep import ARRAYS
 from .messages import Names, from_named, initial_of, numpy_of, read_settings, settings_text
 from .refusals import (
     require_arguments,
@@ -520,10 +521,23 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         if self._loop is None or self._way is None:
             self._begin(grid, arrays)
         elif arrays and self._arrays is not None and arrays is not self._arrays:
-            rule = self._loop.rule
-            take_changed(self.config.method, rule, from_named(rule.layout, arrays, self._plain))
+            self._take(self._loop.rule, arrays)
         assert self._loop is not None and self._way is not None
         return self._loop, self._way
+
+    def _take(self, rule: Rule, arrays: ArrayRecord) -> None:
+        """Go on from arrays that a wrapper or a subclass may have changed."""
+        assert self._arrays is not None
+        if more := [name for name in arrays if name not in self._arrays and name not in self._initial]:
+            message = "is none of those that super() has returned, and would not be sent: put it into the messages"
+            raise ConfigError("arrays", more[0], message)
+        if self._split is None:
+            vector = from_named(rule.layout, arrays, self._plain)
+        else:
+            vector = self._split.floats_of(arrays)
+            if self._wrapper is None or not self._wrapper.adds_noise:
+                self._split.take_exact([RecordDict({"arrays": arrays})])
+        take_changed(self.config.method, rule, vector)
 
     def _begin(self, grid: Grid, arrays: ArrayRecord) -> None:
         require_settings(self.config, self.model is not None, self.values)
@@ -534,6 +548,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._initial = arrays
         text, available = self._settings_text(), self.min_available_nodes
         always: dict[str, Any] = {} if self.weighted_by_key == SAMPLES else {"weighted-by": self.weighted_by_key}
+        if self.arrayrecord_key != "arrays":
+            always[ARRAYS] = self.arrayrecord_key
         if self.model is not None:
             always["phases"] = True
         if self._flowers_mu:

@@ -338,6 +338,36 @@ def test_what_cannot_be_kept_is_one_line_and_nothing_is_kept(change, error, capl
     assert not any(name for context in grid.contexts for name in context.state.array_records)
 
 
+@pytest.mark.parametrize("name", ["arrays", "weights"])
+def test_records_of_ones_own_beside_the_model_s_are_not_kept_as_the_head(name):
+    """Control variates have the names of the model's arrays, and may come first, in messages and in replies."""
+
+    class Controlled(strategies.FedPer):
+        def configure_train(self, *rest):
+            for message in super().configure_train(*rest):
+                message.content = RecordDict({"variates": initial(), **message.content})
+                yield message
+
+        def aggregate_train(self, server_round, replies):
+            for reply in (replies := [*replies]):
+                del reply.content["variates"]
+            return super().aggregate_train(server_round, replies)
+
+    app = ClientApp(mods=[keep()])
+
+    @app.train()
+    def train(message, context):
+        assert [*message.content["variates"]] == [*message.content[name]] == [*initial()]
+        trained = {key: Array(np.asarray(array.numpy() + 1)) for key, array in message.content[name].items()}
+        records = {"variates": initial(), name: ArrayRecord(trained), "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(records), reply_to=message)
+
+    strategy = Controlled(head="fc2", fraction_evaluate=0.0, arrayrecord_key=name)
+    strategy.start(grid := AppGrid(app), initial(), num_rounds=2)
+    kept = [record for key, record in grid.contexts[0].state.array_records.items() if key.endswith("round-2")]
+    np.testing.assert_array_equal(kept[0]["fc2.bias"].numpy(), initial()["fc2.bias"].numpy() + 1 + 1)
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_arrays_of_the_other_byte_order_are_kept_and_shared(stored, tmp_path):
     def swapped(array):

@@ -201,6 +201,20 @@ def test_what_a_subclass_makes_of_the_arrays_has_to_be_finite():
         Broken().start(AppGrid(plain_app()), initial(), num_rounds=2)
 
 
+def test_what_a_subclass_changes_is_sent_also_whole_numbers_or_refused():
+    class Changed(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({**arrays, changed: Array(np.asarray(1000.0))}), metrics
+
+    changed = "norm.num_batches_tracked"
+    Changed().start(grid := AppGrid(plain_app()), initial(), num_rounds=2)
+    assert grid.sent[-1][2].content["arrays"][changed].numpy().tolist() == 1000
+    changed = "control"
+    with pytest.raises(fedpfl.ConfigError, match="arrays = 'control': is none of those that super"):
+        Changed().start(AppGrid(plain_app()), initial(), num_rounds=1)
+
+
 def test_too_few_replies_of_nodes_that_all_answered_is_no_matter_of_their_training():
     with pytest.raises(
         fedpfl.FedpflError, match=r"3 of at least 9 clients trained; no other was asked \(min-replies\)$"

@@ -20,8 +20,8 @@ class History:
 
     A number is named by its place in a line: ``train_loss``, ``personalised.accuracy``, ``details.drift``. A part with
     the clients' accuracies also has ``worst-tenth``. Rounds without the number do not count. ``by`` is what chooses
-    rounds, on the validation samples. A best round is one of those in which the fewest tests are missing: without its
-    worst client every round looks better.
+    rounds, on the validation samples. A best round is one of those in which the fewest tests are missing, and in which
+    the metric is defined for the most clients: without its worst client every round looks better.
     """
 
     def __init__(self, lines: Sequence[dict[str, Any]], by: str = metrics.ACCURACY) -> None:
@@ -43,13 +43,13 @@ class History:
 
     def best(self, number: str) -> float | None:
         """Return the largest value of a number."""
-        return max(History(self.most_tested()).curve(number).values(), default=None)
+        return max(History(self.most_tested(number)).curve(number).values(), default=None)
 
-    def most_tested(self) -> list[dict[str, Any]]:
-        """Return the lines of the rounds in which the fewest tests that were asked for are missing."""
-        tested = [line for line in self.lines if line.get("personalised")]
-        least = min(map(_missing, tested), default=0)
-        return [line for line in tested if _missing(line) == least]
+    def most_tested(self, number: str = "") -> list[dict[str, Any]]:
+        """Return the lines of the rounds in which a number lacks the fewest clients of which a test was asked for."""
+        missing = [(_missing(line, number), line) for line in self.lines if line.get("personalised")]
+        least = min((count for count, _ in missing), default=0)
+        return [line for count, line in missing if count == least]
 
     def chosen(self, number: str) -> float | None:
         """Return a number in the round that is best on the validation samples."""
@@ -59,7 +59,12 @@ class History:
     def best_validated(self) -> dict[str, Any] | None:
         """Return the line of the tested round that is best on the validation samples, the first of several."""
         both = [line for line in self.lines if line.get("personalised") and _score(line, self.by) is not None]
-        return max(both, key=lambda line: (-_missing(line), _score(line, self.by)), default=None)
+        return max(both, key=self.rank, default=None)
+
+    def rank(self, line: Mapping[str, Any]) -> tuple[int, float]:
+        """Return what orders rounds that have a validation score: the fewest clients missing, then the best score."""
+        score = _score(line, self.by)
+        return -_missing(line, f"validation.{self.by}"), -math.inf if score is None else score
 
     def best_score(self) -> float | None:
         """Return the number by which rounds are chosen, in the best round; negative where lower is better."""
@@ -116,7 +121,8 @@ class History:
 class Patience:
     """Tells when what rounds are chosen by, ``by``, has not become better for so many rounds (0: never).
 
-    A round in which more tests are missing than in another one does not count: clients that fail make no round better.
+    A round that lacks more clients than another one does not count: clients that fail, or of which the metric is not
+    defined, make no round better.
     """
 
     def __init__(self, rounds: int, by: str) -> None:
@@ -126,11 +132,11 @@ class Patience:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a round's line."""
-        score = _score(line, self._by)
-        if score is None or not self._rounds or _missing(line) > self._missing:
+        score, missing = _score(line, self._by), _missing(line, f"validation.{self._by}")
+        if score is None or not self._rounds or missing > self._missing:
             return
-        if score > self._best or not self._since or _missing(line) < self._missing:
-            self._best, self._since, self._missing = score, line["round"], _missing(line)
+        if score > self._best or not self._since or missing < self._missing:
+            self._best, self._since, self._missing = score, line["round"], missing
         self.over = line["round"] - self._since >= self._rounds
 
 
@@ -172,9 +178,13 @@ def worst_tenth(accuracies: Collection[float]) -> float:
     return statistics.fmean(sorted(accuracies)[: max(1, len(accuracies) // 10)])
 
 
-def _missing(line: Mapping[str, Any]) -> int:
-    """Return the number of clients whose test is missing."""
-    return len(line.get("untested", ()))
+def _missing(line: Mapping[str, Any], number: str) -> int:
+    """Return how many clients a number of a test lacks: those without a test, and those of which it is not defined."""
+    part, _, name = number.partition(".")
+    scores = line.get(part)
+    each: Mapping[str, float] = scores.get("each", {}) if isinstance(scores, Mapping) else {}
+    defined = scores.get(metrics.each_of(name), each) if each and scores else each
+    return len(line.get("untested", ())) + len(each) - len(defined)
 
 
 def _score(line: Mapping[str, Any], by: str) -> float | None:

@@ -134,8 +134,12 @@ class Grid:
         is_open = (State.MISSING, State.INTERRUPTED, *(() if final else (State.FAILED,)))
         if any(self.store.state(run) in is_open for _, run in tried):
             return None
-        scores = [(self.store.measure(run, "validation-score"), choice) for choice, run in tried]
-        finished = [(score, choice) for score, choice in scores if score is not None]
+        finished = [
+            (history.rank(line), choice)
+            for choice, run in tried
+            if self.store.state(run) is State.FINISHED
+            and (line := (history := self.store.folder(run).history()).best_validated())
+        ]
         return max(finished, key=lambda trial: trial[0])[1] if finished else None  # the first of several
 
     def planned(self) -> list[PlannedRun]:

@@ -102,7 +102,8 @@ def _cost(kind: str, argument: str) -> Metric | None:
     heading, cost = COSTS[kind]
 
     def value(history: History) -> float | None:
-        curve = History(history.most_tested()).curve(f"personalised.{name}")
+        number = f"personalised.{name}"
+        curve = History(history.most_tested(number)).curve(number)
         met = (
             round_number
             for round_number, score in curve.items()

@@ -177,6 +177,9 @@ def test_the_best_round_and_early_stop_go_by_choose_by():
     assert History(lines).best_validated()["round"] == 4 and not History(lines).stalled(2)
     by = History(lines, "mae")
     assert by.best_validated()["round"] == 2 and by.best_score() == -1.0 and by.stalled(2) and not by.stalled(3)
+    undefined = {"each": {"0": 0.5, "1": 0.5}, "each-mae": {"0": 0.1}, "mae": 0.1}
+    lines[2]["validation"] |= undefined  # of one of two clients alone
+    assert by.best_validated()["round"] == 2 and by.stalled(2)
     some = History([{**one, "personalised": {**one["personalised"], "each": {"0": 0.5, "1": 0.7},
                                              "each-mae": {"0": 1.0, "1": 3.0}}} for one in lines])  # fmt: skip
     assert of_clients(some, [1]).lines[0]["personalised"]["mae"] == 3.0

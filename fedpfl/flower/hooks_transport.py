@@ -24,7 +24,7 @@ from ..results.round_record import Round
 from ..rules import Rule
 from ..setup.config import RunSettings
 from .grid_transport import GridMembers
-from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, identity_hash
+from .keep import GONE, HERE, INITIAL, KEEP, LIFE, LOST_ARRAYS, MARK, NEWEST, PLACES, RESERVED, identity_hash
 from .messages import EXTRAS, MAX_FRAMED_BYTES, SETTINGS, Names, from_named, others_of, pack_arrays, to_named
 from .nodes import Node
 from .reported_numbers import SAMPLES, most_by_median
@@ -160,7 +160,7 @@ class HooksTransport(GridMembers):
                 entries["frozen"] = layout.frozen
             content = RecordDict({self.form.arrays_key: arrays})
             entries |= self._of_split(request.client.id, int(entries["personal-round"]), content)
-            if taken := [key for key in entries if key in config]:
+            if taken := [key for key in (*entries, *RESERVED) if key in config]:
                 raise ConfigError(self.form.config_key, taken[0], "is a name of fedpfl's own in the messages' config")
             content[self.form.config_key] = ConfigRecord({**dict(config), **entries})
             if extras:

@@ -45,6 +45,7 @@ LOST_ARRAYS = 71_001
 ARRAYS = "arrays-in"
 # What the message's config says of this mod's work.
 KEEP, PLACES, INITIAL, LIFE, HERE, GONE = "keep", "places", "initial", "life", "here", "gone"
+RESERVED = (KEEP, PLACES, INITIAL, LIFE, HERE, GONE, ARRAYS, "phases")
 NEWEST = -1  # as the round of a node's arrays: the last ones that it has
 
 CallNext = Callable[[Message, Context], Message]

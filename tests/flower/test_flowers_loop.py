@@ -98,9 +98,10 @@ def test_what_fedpfls_loop_has_no_place_for_is_refused(settings, tmp_path):
     assert str(caught.value).startswith(next(iter(settings))) and not grid.sent
 
 
-def test_names_of_fedpfls_own_in_the_config_are_refused():
-    with pytest.raises(fedpfl.ConfigError, match="config = 'round': is a name of fedpfl's own"):
-        strategies.FedAvg().start(AppGrid(plain_app()), initial(), train_config=ConfigRecord({"round": True}))
+@pytest.mark.parametrize("name", ["round", "initial", "phases"])
+def test_names_of_fedpfls_own_in_the_config_are_refused(name):
+    with pytest.raises(fedpfl.ConfigError, match=f"config = '{name}': is a name of fedpfl's own"):
+        strategies.FedAvg().start(AppGrid(plain_app()), initial(), train_config=ConfigRecord({name: True}))
 
 
 @pytest.mark.parametrize("loop", ["start", "run_federation"])

@@ -29,6 +29,7 @@ from ..core.payload import UNNUMBERED, Payload, is_probe
 from ..core.references import FORM
 from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
+from ..data.datasets.torch_samples import NOT_THE_LOADERS
 from ..data.federation import FederatedData
 from ..methods import Method
 from ..methods.base import export_of, overridden
@@ -94,7 +95,8 @@ def fit(
         As in the strategy. A module then holds what predicts, where the method can write it as one model.
     data : DataLoader, Dataset of torch, arrays (x, y), ``fedpfl.Dataset``, or a pair of these
         The client's samples: those that this message needs, to train or to test with, or both as (train, test). A
-        DataLoader's batch size holds unless the strategy sets one; random transforms draw anew in each epoch.
+        DataLoader's batch size holds unless the strategy sets one; samples come in a new order in each epoch, also
+        with ``shuffle=False``, and random transforms draw anew.
     keys : sequence of str
         Which two entries of batches that are dictionaries are x and y; by default the only two that there are.
     method : str, subclass of Method or strategy, optional
@@ -355,6 +357,8 @@ class _Client:
             dataset = replace(dataset, x_test=x[:0], y_test=y[:0])
             if kind == MessageType.EVALUATE:
                 dataset = replace(dataset, x_test=x, y_test=y)
+        held = NOT_THE_LOADERS.format(config.training.batch_size)  # which is the loader's, see batches_of
+        dataset = replace(dataset, remarks=tuple(remark for remark in dataset.remarks if remark != held))
         for remark in (*said, *dataset.remarks):
             if (key, client, remark) not in _told:  # fit reads its data again for each message
                 _told.add((key, client, remark))

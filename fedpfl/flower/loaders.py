@@ -30,9 +30,11 @@ class Pairs:
 def batches_of(data: Any) -> dict[str, Any]:
     """Return the settings that a DataLoader says: the size of its batches, and what becomes of the last one."""
     loader = data[0] if isinstance(data, tuple) and data else data
-    if not isinstance(loader, DataLoader) or loader.batch_size is None:
+    batches = loader.batch_sampler if isinstance(loader, DataLoader) else None
+    size = getattr(batches, "batch_size", None)  # a sampler of the user's may have none
+    if type(size) is not int:
         return {}
-    return {"batch-size": loader.batch_size, "last-batch": "drop" if loader.drop_last else "keep"}
+    return {"batch-size": size, "last-batch": "drop" if getattr(batches, "drop_last", False) else "keep"}
 
 
 def read(source: Any, keys: Sequence[str], said: dict[str, None]) -> Any:
@@ -93,6 +95,8 @@ def _draws(samples: Any) -> bool:
 
 
 def _same(first: Any, again: Any) -> bool:
+    if isinstance(first, Mapping):
+        return all(_same(value, again[key]) for key, value in first.items())
     if isinstance(first, (tuple, list)):
         return all(map(_same, first, again))
     return bool(np.array_equal(np.asarray(first), np.asarray(again)))

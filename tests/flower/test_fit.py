@@ -97,7 +97,7 @@ def of_pictures(batch_size=10, **options):
     return data
 
 
-def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader():
+def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader(caplog):
     settings = {"local_epochs": 2, "fraction_evaluate": 0.0}
     plain = trained(fitting(), **settings)
     same(plain, trained(fitting(of_pictures()), **settings))
@@ -105,6 +105,26 @@ def test_batches_may_be_dictionaries_and_have_the_size_of_the_loader():
     seven = trained(fitting(of_pictures(7)), **settings)
     assert not np.array_equal(seven.arrays["fc1.weight"].numpy(), plain.arrays["fc1.weight"].numpy())
     same(seven, trained(fitting(), batch_size=7, last_batch="keep", **settings))
+
+    def of_batch_sampler(context):
+        dataset = Pictures(context.node_config["partition-id"])
+        batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(dataset), 7, False)
+        return torch.utils.data.DataLoader(dataset, batch_sampler=batches)
+
+    def of_stream(context):
+        samples = [
+            tuple(one.values()) for one in map(Pictures(context.node_config["partition-id"]).__getitem__, range(40))
+        ]
+        stream = type("Stream", (torch.utils.data.IterableDataset,), {"__iter__": lambda self: iter(samples)})()
+        return torch.utils.data.DataLoader(stream, batch_size=7)
+
+    same(seven, trained(fitting(of_batch_sampler), **settings))
+    same(seven, trained(fitting(of_stream), **settings))
+    assert "not the loader's" not in caplog.text
+    nested = of_pictures(named=("img", "label", "meta"), more=({"id": 7},))
+    same(plain, trained(fitting(nested, keys=("img", "label")), **settings))
+    with pytest.raises(fedpfl.FedpflError, match="x of sample 0 is a dict of"):
+        trained(fitting(nested, keys=("meta", "label")), **settings)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ AT_RANDOM = (
 )
 ANOTHER_GENERATOR = f"{AT_RANDOM}. They draw from their own generator, which the seed does not reach"
 TAKEN_APART = "batches were made once by collate_fn, before round 1, and taken apart again"
+NOT_THE_LOADERS = "batches have batch-size samples, and not the loader's {}"
 LAZILY = "fedpfl.Lazy(…) around the Dataset reads samples when they are needed"
 _END = object()
 
@@ -186,7 +187,7 @@ class _Reading:
         data, collate, size = loader.dataset, loader.collate_fn, loader.batch_size
         custom_collate = not any(collate is usual for usual in (torch.default_collate, torch.default_convert))
         if size not in (None, 1):
-            self._said[f"batches have batch-size samples, and not the loader's {size}"] = None
+            self._said[NOT_THE_LOADERS.format(size)] = None
         if custom_collate:
             self._said[TAKEN_APART] = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import references, user_code
 from ..core.errors import ConfigError, FedpflError
+from ..core.files import write_atomically
 from ..core.settings import joined, plain
 from ..data import DataSettings, default_clients
 from ..engine.listener import Listener, require_listeners
@@ -20,6 +22,7 @@ from ..launch import simulation
 from ..launch.plan import DEFAULT_CLIENTS, prepare, project_settings
 from ..launch.progress import Display, GridLines
 from ..launch.shipped import app_settings
+from ..results.new_clients import try_new_clients
 from ..results.run_folder import RunFolder
 from ..results.tables import Table
 from ..setup.all_settings import all_settings, code_in, functions, single
@@ -276,17 +279,23 @@ def with_runs(result: ResultsT, what: str) -> ResultsT:
 
 
 class _InProcessRun:
-    """A run in this process, which has the Python objects that it needs; it is over when it has been made."""
+    """A run in this process, which has the Python objects that it needs, and what is measured after it."""
 
     def __init__(self, run: PlannedRun, store: Store, share: Resources, callbacks: Sequence[Listener]) -> None:
         again = str(store.folder(run).path) if store.folder(run).resumable else None
         values = tomllib.loads(store.prepare(run).read_text(encoding="utf-8"))
+        trained = store.trained(run)
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
-            planned = prepare(None, {}, values, again)
-            simulation.run(planned, Display(run.rounds, quiet=True), share.workers, callbacks)
+            if not trained:
+                planned = prepare(None, {}, values, again)
+                simulation.run(planned, Display(run.rounds, quiet=True), share.workers, callbacks)
+                trained = True
+            for mode in run.modes:
+                if not (place := store.measured(run, mode)).is_file():
+                    write_atomically(place, json.dumps(try_new_clients(store.folder(run), mode)).encode())
         except FedpflError as error:
-            self._outcome = {"status": "failed", "error": str(error), "trained": False}
+            self._outcome = {"status": "failed", "error": str(error), "trained": trained}
 
     def outcome(self) -> dict[str, Any]:
         """Return how the run ended."""

@@ -140,8 +140,8 @@ def test_python_objects_are_swept_in_this_process(elsewhere):
     plain = next(run for run in swept.runs if run.settings["method"] == "fedavg")
     assert torch.equal(one.model(0)[1].weight, plain.model(0)[1].weight)
     pytest.importorskip("matplotlib")
-    both = fedpfl.compare(Own, "FedAvg", seeds=1, **settings)
-    assert sorted(both.table["method"]) == ["double", "fedavg"]
+    both = fedpfl.compare(Own, "FedAvg", seeds=1, new_clients=0.5, **settings)
+    assert sorted(both.table["method"]) == ["double", "fedavg"] and both.table["new clients, %"].between(0, 100).all()
 
 
 def test_methods_are_tuned_compared_and_told_apart(elsewhere):

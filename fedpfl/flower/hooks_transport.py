@@ -70,6 +70,7 @@ class HooksTransport(GridMembers):
         self.online: set[int] = set()
         self._gone: set[int] = set()
         self._strangers: set[int] = set()
+        self._told_more = False
         self._joined: list[Client] = []
         # Flower's ids of nodes, by the hashes of the identities that they have told.
         self._identities: dict[str, int] = {}
@@ -266,6 +267,10 @@ class HooksTransport(GridMembers):
         if len(others) != 1:
             raise LayoutError(f"its reply has {len(others)} ArrayRecords with arrays of the model, and must have one")
         record = next(iter(others.values()))
+        if not self._told_more and self.split is not None and (more := self.split.unknown(record)):
+            self._told_more = True
+            warning = "fedpfl: %s sends %s, which initial_arrays do not have: left out, as are others of this kind"
+            logger.log(WARNING, warning, self.shown(client.id), printable(", ".join(more), 200))
         arrays: dict[str, Any] = {}
         if rule.takes_shared:
             shared = self.split.floats_of(record) if self.split else from_named(layout, record, self.plain)

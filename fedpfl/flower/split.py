@@ -132,6 +132,10 @@ class Split:
                 made[name] = Array(np.asarray(floats[name], self._types[name], order="C"))
         return ArrayRecord(made)
 
+    def unknown(self, record: ArrayRecord) -> list[str]:
+        """Return the names in a reply that are neither shared nor personal here."""
+        return [name for name in record if name not in self._types and not any(fits(one, name) for one in self.kept)]
+
     def floats_of(self, record: ArrayRecord) -> np.ndarray:
         """Return the shared arrays of a reply as one vector; refuse whole numbers of another form."""
         for name, expected in self.exact.items():

@@ -159,6 +159,17 @@ def test_a_reply_that_cannot_be_used_costs_one_line_and_nothing_else(wrong, said
     assert all("\n" not in line for line in lines)
 
 
+@pytest.mark.parametrize("names", [["z"], ["z", "fc2.bias"]])
+def test_arrays_of_a_reply_that_the_initial_ones_lack_are_told_once(names, caplog):
+    def with_more(kind, client, message):
+        arrays = {**message.content.array_records["arrays"], **{name: Array(np.ones(3, np.float32)) for name in names}}
+        return reply(message, arrays) if kind == "train" else None
+
+    result = strategies.FedPer(head="fc2").start(AppGrid(plain_app(("fc2.",)), broken=with_more), initial(), 2)
+    assert caplog.text.count("client 0 (node 100) sends z, which initial_arrays do not have: left out") == 1
+    assert "which initial_arrays" in caplog.text and "z" not in result.arrays
+
+
 def from_changed(model=None, **changes):
     app = plain_app() if model is None else strategies.client_app(model=Net, data=lambda context: samples(0))
     named = {name.replace("__", "."): Array(array) for name, array in changes.items()}
@@ -173,6 +184,7 @@ NOT_FINITE = np.full((8, 6), np.nan, np.float32)
     [
         (from_changed(fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
         (from_changed(Net, fc1__weight=NOT_FINITE), "initial_arrays = 'fc1.weight': holds values that are not finite"),
+        (from_changed(fc2__bias=np.full(3, 1e39)), "initial_arrays = 'fc2.bias': holds values beyond those of float32"),
         (from_changed(fc2__bias=np.ones(3, np.longdouble)), "floats may have at most 64 bits"),
         (from_changed(norm__running_var=-np.ones(8, np.float32)), "'norm.running_var': has negative variances"),
         (

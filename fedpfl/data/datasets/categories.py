@@ -18,6 +18,8 @@ from ..settings import DataSettings
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # That of a second, behind 08:00:00 or T080000.
 _FRACTION = re.compile(r"(?:(?<=:\d\d:\d\d)|(?<=[T ]\d{6}))[.,](\d+)")
+# Digits of any script, as Python's float takes them.
+_WHOLE = re.compile(r"([+-]?\d{1,18})(?:\.0*)?")
 # The feature of words that are not listed, and of empty cells.
 OTHER = "other"
 # More different words are names of something, not categories.
@@ -44,7 +46,7 @@ def categories(settings: DataSettings) -> list[Category]:
     for text in filter(None, map(str.strip, settings.category_columns.split(","))):
         column, _, words = text.partition(SIGN)
         listed = tuple(word.strip() for word in words.split("|") if word.strip())
-        if len(set(listed)) < len(listed) or OTHER in listed:
+        if len({*map(without_point, listed)}) < len(listed) or OTHER in listed:
             message = f"lists a word twice, or {OTHER}, which stands for all words that are not listed"
             raise ConfigError("category-columns", settings.category_columns, message)
         if column.strip() in [one.column for one in columns]:
@@ -68,7 +70,8 @@ def with_words(
         raise ConfigError("category-columns", settings.category_columns, message)
     texts = []
     for one in columns:
-        words = one.words or tuple(sorted({word.strip() for word in words_of(one.column)} - {"", OTHER}))
+        there = sorted({word.strip() for word in words_of(one.column)} - {"", OTHER}, reverse=True)
+        words = one.words or tuple(sorted({without_point(word): word for word in there}.values()))
         if len(words) > MAX_WORDS:
             raise DataError(f"{where}, column {one.column!r}: has {len(words)} different words, at most {MAX_WORDS} "
                             "become features (category-columns)")  # fmt: skip
@@ -80,8 +83,10 @@ def with_words(
 
 def as_features(words: Iterable[str], category: Category) -> np.ndarray:
     """Return the features of words, float32 of shape (words, features): 1 for the word, 0 for the others."""
-    place = {word: number for number, word in enumerate(category.words)}
-    return np.eye(len(category.features), dtype=np.float32)[[place.get(word, len(place)) for word in words]]
+    place = {without_point(word): number for number, word in enumerate(category.words)}
+    return np.eye(len(category.features), dtype=np.float32)[
+        [place.get(without_point(word), len(category.words)) for word in words]
+    ]
 
 
 def as_number(cell: str) -> float:
@@ -89,6 +94,18 @@ def as_number(cell: str) -> float:
     if "_" in cell:
         raise ValueError(f"could not convert string to float: {cell[:40]!r}")
     return float(cell)
+
+
+def whole(word: str) -> int | None:
+    """Return the whole number that a word is, written as an integer or as a float; None if it is none."""
+    match = _WHOLE.fullmatch(word)
+    return int(match.group(1)) if match else None
+
+
+def without_point(word: str) -> str:
+    """Return a word, a whole number without its point: 1.0, as a file of floats has it, is 1 of another file."""
+    match = _WHOLE.fullmatch(word)
+    return match.group(1) if match else word
 
 
 def is_number(cell: str) -> bool:

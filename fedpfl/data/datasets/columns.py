@@ -24,7 +24,17 @@ from ...core.samples import MAX_CLASSES
 from ..dataset import Dataset, numbered
 from ..named_columns import is_frame, place_of, places
 from ..settings import DataSettings
-from .categories import SIGN, as_features, as_number, categories, has_zone, is_number, time_of
+from .categories import (  # fmt: skip
+    SIGN,
+    as_features,
+    as_number,
+    categories,
+    has_zone,
+    is_number,
+    time_of,
+    whole,
+    without_point,
+)
 from .reading_helpers import (
     MAX_CHARACTERS,
     NO_NAMES,
@@ -66,7 +76,6 @@ _SEVERAL = (list, tuple, dict, set, frozenset, np.ndarray)
 _EMPTY, _FILLED = "is empty", 'impute = "mean" fills empty cells'
 # What a column of times is good for.
 _AS_TIME = "time-column orders rows by a time; for features give its parts, such as the hour, in separate columns"
-_WHOLE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
 
 
 class TextColumn(NamedTuple):
@@ -751,7 +760,7 @@ def _groups(parts: Sequence[FileSamples], rows: Sequence[np.ndarray]) -> np.ndar
     """Return the number of each sample's group, of training, validation and tests; ``rows`` are each part's."""
     if "group" not in parts[0].columns:
         return None
-    columns = [part.columns["group"] for part in parts] * (len(rows) if len(parts) == 1 else 1)
+    columns = [_without_points(part.columns["group"]) for part in parts] * (len(rows) if len(parts) == 1 else 1)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(n for column in columns for n in column.names))}
     codes = [
         np.array([numbers[name] for name in column.names])[column.codes[mine]] for column, mine in zip(columns, rows)
@@ -831,30 +840,28 @@ def _owners(parts: Sequence[FileSamples]) -> tuple[list[np.ndarray | None], tupl
             raise DataError(f"{lacking[0]}: has no column client, but the other table has one")
         return [None] * len(parts), ()
     columns = [part.columns["client"] for part in parts]
-    if all(_whole(name) is not None for column in columns for name in column.names):  # 1.0 in a file of floats
-        columns = [column._replace(names=[name.partition(".")[0] for name in column.names]) for column in columns]
+    if all(whole(name) is not None for column in columns for name in column.names):  # 1.0 in a file of floats
+        columns = [*map(_without_points, columns)]
     names = sorted({name for column in columns for name in column.names}, key=_order)
     number = {name: index for index, name in enumerate(names)}
     return [np.array([number[name] for name in column.names])[column.codes] for column in columns], tuple(names)
 
 
+def _without_points(column: TextColumn) -> TextColumn:
+    return column._replace(names=[*map(without_point, column.names)])
+
+
 def _order(name: str) -> tuple[int, int, str]:
     """Sort numbers by their value, before names; equal ones, such as 1 and 01, as they are written."""
-    number = _whole(name)
+    number = whole(name)
     return (1, 0, name) if number is None else (0, number, name)
-
-
-def _whole(word: str) -> int | None:
-    """Return the whole number that a word is, written as an integer or as a float; None if it is none."""
-    match = _WHOLE.fullmatch(word)
-    return int(match.group(1)) if match else None
 
 
 def _targets(parts: Sequence[FileSamples], settings: DataSettings) -> list[np.ndarray] | None:
     """Return labels as targets, float32 n×k, if the loss or most of the different ones, which are not whole, say so."""
     roles = [role for role in label_roles(len(parts[0].columns)) if role in parts[0].columns]
     names = [name for part in parts for name in part.columns["label"].names]
-    decimals = all(map(is_number, names)) and 2 * sum(_whole(name) is None for name in names) > len(names)
+    decimals = all(map(is_number, names)) and 2 * sum(whole(name) is None for name in names) > len(names)
     if not (settings.targets or decimals):
         return None
     targets = []
@@ -883,6 +890,16 @@ def _require_none(part: FileSamples, column: str, wrong: Sequence[tuple[str, int
         raise complaint(part.path, part.row, faults)
 
 
+def _require_one_kind(parts: Sequence[FileSamples], settings: DataSettings) -> None:
+    """Refuse parts of which one has numbers as labels and another one words alone."""
+    shares = [[is_number(name) for name in part.columns["label"].names] for part in parts]
+    words = [part.path for part, numbers in zip(parts, shares) if not any(numbers)]
+    numbers = [part.path for part, numbers in zip(parts, shares) if all(numbers)]
+    if words and numbers:
+        message = f"column {settings.label_column!r} holds names, and that of {numbers[0].name} numbers"
+        raise DataError(f"{words[0]}: {message}: write a class alike in both")
+
+
 def _classes(
     parts: Sequence[FileSamples],
     settings: DataSettings,
@@ -890,6 +907,7 @@ def _classes(
     alone: bool,
     class_names: tuple[str, ...],
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    _require_one_kind(parts, settings)
     columns = [part.columns["label"] for part in parts]
     labels = [(part, *one) for part, column in zip(parts, columns) for one in zip(column.names, column.first)]
     declared = class_names or tuple(listed(settings.class_names))
@@ -897,22 +915,25 @@ def _classes(
         raise DataError(f"{parts[0].path}: has names for {len(declared)} classes, num-classes is {num_classes}")
 
     number: Callable[[str], int | None]
-    if declared and not class_names and any(name in declared for _, name, _ in labels):
-        number, names = (lambda name: declared.index(name) if name in declared else None), declared
+    numbers_alone = all(whole(name) is not None for name in (*declared, *(name for _, name, _ in labels)))
+    known_as: Callable[[str], Any] = whole if numbers_alone else str  # 1.0 is the class 1 of the list
+    listed_as = {known_as(name): index for index, name in enumerate(declared)}
+    if not class_names and any(known_as(name) in listed_as for _, name, _ in labels):
+        number, names = (lambda name: listed_as.get(known_as(name))), declared
         why = "is not one of class-names"
-    elif all(_whole(name) is not None for _, name, _ in labels):
-        top = max(_whole(name) or 0 for _, name, _ in labels)
+    elif all(whole(name) is not None for _, name, _ in labels):
+        top = max(whole(name) or 0 for _, name, _ in labels)
         count = len(declared) or num_classes or top + 1
         if count > MAX_CLASSES:
-            part, name, row = next(one for one in labels if _whole(one[1]) == top)
+            part, name, row = next(one for one in labels if whole(one[1]) == top)
             why = "is too large: labels must be 0 … C−1, or names"
             _require_none(part, settings.label_column, [(name, row)], why)
-        number, names, why = _whole, declared or numbered(count), "is below 0: labels must be 0 … C−1, or names"
+        number, names, why = whole, declared or numbered(count), "is below 0: labels must be 0 … C−1, or names"
         if declared or num_classes:
             why = f"must be a label from 0 to {count - 1}"
     else:
         for part, column in zip(parts, columns):
-            fractions = [one for one in zip(column.names, column.first) if is_number(one[0]) and _whole(one[0]) is None]
+            fractions = [one for one in zip(column.names, column.first) if is_number(one[0]) and whole(one[0]) is None]
             why = "is not a class: must be a whole number or a name"
             _require_none(part, settings.label_column, fractions, why)
         names = declared or tuple(sorted({name for _, name, _ in labels}))

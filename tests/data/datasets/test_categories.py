@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -192,3 +194,22 @@ def test_true_and_false_are_numbers(tmp_path_factory, cells):
     wanted = np.array([meant.get(cell.lower(), cell) for cell in cells], np.float32)
     assert np.array_equal(data.x_train[:, 0], wanted, equal_nan=True)
     assert (data.x_train[:, 1] == 2).all() and data.y_train.tolist() == [i % 2 for i in range(len(cells))]
+
+
+def test_a_whole_number_is_one_word_with_and_without_a_point(tmp_path):
+    rows = [("1.0", "1.0", "7"), ("2", "0.0", "7.0"), ("1", "1.0", "8.0"), ("2.0", "0", "8")] * 3
+    for part, shift in (("train", 0), ("test", 1)):
+        lines = [f"{mode},{row + shift / 2},{label},{group}" for row, (mode, label, group) in enumerate(rows)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["mode,speed,label,group", *lines]))
+    given_ = DataSettings(
+        dataset="table", data=str(tmp_path), category_columns="mode", class_names="1,0", group_column="group"
+    )
+    for columns in ("mode", "mode=1|2"):
+        data = load(replace(given_, category_columns=columns))
+        assert data.feature_names == ("speed", "mode=1", "mode=2", "mode=other")
+        assert data.x_train[:4, 1:].tolist() == [[1, 0, 0], [0, 1, 0]] * 2
+    assert data.class_names == ("1", "0") and data.y_train[:4].tolist() == [0, 1, 0, 1]
+    assert data.groups.tolist() == [0, 0, 1, 1] * 6  # of both parts
+    (tmp_path / "test.csv").write_text("mode,speed,label,group\n1,1,no,7\n2,2,yes,8")
+    with pytest.raises(DataError, match=r"test.csv: column 'label' holds names, and that of train.csv numbers"):
+        load(replace(given_, class_names=""))

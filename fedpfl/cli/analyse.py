@@ -39,6 +39,7 @@ def analyse(
     """
     from ..study.analysis import ANALYSES
     from ..study.analysis.figure import write_data
+    from ..study.report.sections import warnings
 
     if name is None:
         _list_analyses()
@@ -46,16 +47,19 @@ def analyse(
     analysis = ANALYSES.find(name)
     require_one_of("format", form or FORMATS[0], FORMATS)
     finished = finished_of(sweep, output_dir) if sweep else []
-    result = analysis.make([*map(run_folder, runs or []), *finished], **overrides(options))
+    analysed = [*map(run_folder, runs or []), *finished]
+    result = analysis.make(analysed, **overrides(options))
     print_tables(result.tables, form)
-    if output is None:
-        return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        write_data(result.figures, output, f"{name}-")
-    except OSError as error:
-        raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
-    typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)
+    if output is not None:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            write_data(result.figures, output, f"{name}-")
+        except OSError as error:
+            raise ConfigError("output", str(output), f"cannot be written ({error.strerror})") from error
+        typer.echo(f"wrote the data of {len(result.figures)} figures into {output}", err=True)
+    for warning in warnings(analysed):
+        if not any(warning in table.note for table in result.tables):
+            typer.echo(f"note: {warning}", err=True)
 
 
 def _list_analyses() -> None:

@@ -29,6 +29,9 @@ from .registry import NotRecorded
 # Settings in which repetitions of a run may differ; no experiment compares them.
 IGNORED_IN_GROUPS = tagged("idle") | tagged("repeat")
 
+# Whose numbers count where all runs have validation scores.
+IN_CHOSEN = "in the round with the best validation score"
+
 # Settings in a label; with more of them a run is called by its name.
 MAX_NAMED = 3
 
@@ -251,7 +254,7 @@ def counted(runs: Sequence[RunFolder]) -> tuple[Callable[[RunFolder], dict[str, 
     as in the table of the same runs.
     """
     if has_validation(runs):
-        return lambda run: run.history().chosen_test(), "in the round with the best validation score"
+        return lambda run: run.history().chosen_test(), IN_CHOSEN
     return lambda run: run.history().last_test(), "at the last test"
 
 

@@ -18,7 +18,7 @@ from ...results.identity import clients_key, data_key, has_same_clients
 from ...results.run_folder import RunFolder
 from ...results.tables import Cell, Table
 from .registry import NoOptions, Result, analysis
-from .repetitions import RunGroup, grouped, has_validation, require
+from .repetitions import IN_CHOSEN, RunGroup, grouped, has_validation, require
 
 LEVEL = 0.05
 # With more kinds of runs only the best one is compared with all others: so many pairs would say little.
@@ -90,7 +90,8 @@ def significance(runs: Sequence[RunFolder], options: NoOptions) -> Result:
         if pairs := compared(kinds):
             where = groups[0].runs[0].column
             title = f"Differences{'' if by == ACCURACY else f' in {by}'}{where and f', {where}'}"
-            result.tables.append(_table(pairs, title, len(kinds), by, is_share(by, loss)))
+            when = f", {IN_CHOSEN}" if validated else ""
+            result.tables.append(_table(pairs, title, len(kinds), by, is_share(by, loss), when))
     require(result.tables, "others to be compared with", "at least two kinds of runs need the same data and seeds")
     data_sets = len({data for data, _ in by_data})  # two columns with the same data are not two
     if data_sets == len(by_data) > 1 and (ranks := _ranks(list(by_data.values()), by, validated)):
@@ -261,7 +262,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str, share: bool) -> Table:
+def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str, share: bool, when: str) -> Table:
     better, worse, sign = ("lower", "higher", -1) if lower_is_better(by) else ("higher", "lower", 1)
     points = ", points" if share else ""
     rows: list[list[Cell]] = [
@@ -271,7 +272,7 @@ def _table(pairs: Sequence[Pair], title: str, kinds: int, by: str, share: bool) 
     columns = [better, worse, f"mean difference{points}", "clients", f"of them {better}", "equal", "p", "p, Holm",
                "significant"]  # fmt: skip
     rest = " Only the best one is compared with the others; p is corrected for all pairs." if kinds > MAX_KINDS else ""
-    note = f"{conclusion(pairs, by, math.comb(kinds, 2))}{rest} Wilcoxon's signed-rank test over the clients."
+    note = f"{conclusion(pairs, by, math.comb(kinds, 2))}{rest} Wilcoxon's signed-rank test over the clients{when}."
     digits = 2 if points else 4
     return Table(title, columns, rows, digits, note=note, optional=("equal", f"of them {better}", "p", "clients"))
 

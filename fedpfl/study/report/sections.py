@@ -189,15 +189,7 @@ def _sections(runs: Sequence[Snapshot], analysed: bool) -> tuple[list[Section], 
 
 
 def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bool = True) -> Section:
-    warnings = [
-        *_other_data(groups),
-        *_seeds_twice(groups),
-        *_untested(runs),
-        *other_threads(runs),
-        *other_code(runs),
-        *_unfinished(runs),
-    ]
-    section = Section("Overview", [*_remarks(runs, analysed)], warnings=warnings)
+    section = Section("Overview", [*_remarks(runs, analysed)], warnings=_warnings(runs, groups))
     score = score_of(runs)
     rows = [_row(group, score) for group in groups if any(run.history().lines for run in group.runs)]
     if rows:
@@ -220,6 +212,23 @@ def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bo
         columns = ["run", "round", "client", "reason"]
         section.tables.append(Table("Clients that failed", columns, failures[: -MAX_FAILURES - 1 : -1], note=note))
     return section
+
+
+def warnings(runs: Sequence[RunFolder]) -> list[str]:
+    """Return what is to be known of runs before their numbers are compared: a seed that counts twice, other data."""
+    read = [*map(Snapshot.of, runs)]
+    return _warnings(read, grouped(read))
+
+
+def _warnings(runs: Sequence[Snapshot], groups: Sequence[RunGroup]) -> list[str]:
+    return [
+        *_other_data(groups),
+        *_seeds_twice(groups),
+        *_untested(runs),
+        *other_threads(runs),
+        *other_code(runs),
+        *_unfinished(runs),
+    ]
 
 
 def _other_data(groups: Sequence[RunGroup]) -> Iterator[str]:

@@ -26,6 +26,11 @@ def test_tables_are_printed_and_figures_written(make_run, tested, tmp_path):
     assert (tmp_path / "out" / "fairness-fairness.csv").read_text().splitlines()[1] == "local,50.0,25.0,75.0"
 
 
+def test_a_run_that_is_given_twice_is_no_repetition(make_run, tested):
+    run = make_run("local", [tested(0.25, 0.75)])
+    assert "note: local: mean and deviation are over 2 runs of 1 seed" in call("fairness", run.path, run.path).stderr
+
+
 def test_the_runs_of_a_comparison_by_its_name(make_run, tested, tmp_path):
     run = make_run("local", [tested(0.25, 0.75)])
     (run.path / "summary.md").write_text("done")

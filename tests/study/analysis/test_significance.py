@@ -175,6 +175,7 @@ def test_the_round_is_that_of_validation(make_run, tested):
     runs = [make_run("local", lines), make_run("fedper", [{**line, **tested(0.5, 0.5)} for line in lines])]
     (table,) = ANALYSES["significance"].make(runs).tables
     assert table.rows[0][:3] == ["local", "fedper", pytest.approx(40)]
+    assert table.note.endswith("over the clients, in the round with the best validation score.")
 
 
 def with_metric(line, name, values):

@@ -100,6 +100,10 @@ class Split:
         """Log which arrays stay on the nodes, and a head that nobody has named."""
         if self.kept:
             logger.log(INFO, "fedpfl: personal, kept by each node: %s", printable(", ".join(self.kept), 500))
+        if self.keep and not self.sharing.shared and not self.exact:
+            logger.log(
+                WARNING, "fedpfl: keep = %s covers all arrays: none is shared, and each node trains alone", self.keep
+            )
         if self._guessed:
             warning = "fedpfl: %r is taken as the head, the last layer that may be linear: name it by head="
             logger.log(WARNING, warning, self.head)

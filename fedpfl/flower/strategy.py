@@ -200,6 +200,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._split: Split | None = None
         self._initial = ArrayRecord()
         self._arrays: ArrayRecord | None = None  # what the last round made
+        self._result: ArrayRecord | None = None  # and what the last start has returned, after a subclass's hooks
         self._before = 0  # rounds of earlier starts
         self._rounds = 0  # that were begun in this one
         self._asked = ""  # the hook that is to get replies
@@ -310,12 +311,13 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._over = server_round if loop.close() else 0
         if self._wrapper is not None:
             self._wrapper.require_right_noise(self.config.method, loop, self.weighted_by_key)
-        self._arrays = self._named(loop.rule)
+        arrays = self._named(loop.rule)
+        self._arrays = ArrayRecord(dict(arrays))  # as a subclass may change what it gets in place
         metrics = self._mean_of(self.train_metrics_aggr_fn, loop.round.trained)
         if spent := loop.round.privacy:
             metrics[EPSILON] = spent["epsilon"]
             logger.log(INFO, "fedpfl: privacy spent: ε = %.2f at δ = %g", spent["epsilon"], spent["delta"])
-        return self._arrays, metrics
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -435,6 +437,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self._counted, self._failed, self._over = 0, None, 0
         result = super().start(grid, initial_arrays, rounds, seconds, train_config, evaluate_config, evaluate)
         self._before += rounds
+        self._result = ArrayRecord(dict(result.arrays))
         if self._failed is not None and not self._counted:
             raise FedpflError(f"no round counted: {self._failed}") from self._failed
         return result
@@ -502,8 +505,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
     def _continue(self, arrays: ArrayRecord) -> None:
         """Go on from what the last start has made, or begin anew with other arrays."""
-        if self._arrays is not None and _equal(arrays, self._arrays):
-            self._arrays = arrays
+        if any(last and _equal(arrays, last) for last in (self._result, self._arrays)):
             return
         split, began, last = self._split, self._loop is not None, self._arrays
         filled = last is not None and not self._key and last.keys() < arrays.keys()
@@ -520,7 +522,7 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         """Return the loop whose rounds the hooks run and its transport, with the arrays that Flower hands over."""
         if self._loop is None or self._way is None:
             self._begin(grid, arrays)
-        elif arrays and self._arrays is not None and arrays is not self._arrays:
+        elif arrays and self._arrays is not None and not _equal(arrays, self._arrays):
             self._take(self._loop.rule, arrays)
         assert self._loop is not None and self._way is not None
         return self._loop, self._way
@@ -734,10 +736,9 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
 
 def _equal(one: ArrayRecord, other: ArrayRecord) -> bool:
     """Return whether two records have the same arrays under the same names, also after they were saved."""
-    if one is other:
-        return True
-    return [*one] == [*other] and all(
-        np.array_equal(numpy_of(name, one[name]), numpy_of(name, other[name]), equal_nan=False) for name in one
+    return one.keys() == other.keys() and all(
+        array is other[name] or np.array_equal(numpy_of(name, array), numpy_of(name, other[name]))
+        for name, array in one.items()
     )
 
 

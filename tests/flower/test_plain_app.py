@@ -219,9 +219,21 @@ def test_what_a_subclass_changes_is_sent_also_whole_numbers_or_refused():
             arrays, metrics = super().aggregate_train(server_round, replies)
             return ArrayRecord({**arrays, changed: Array(np.asarray(1000.0))}), metrics
 
+    class InPlace(strategies.FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            arrays["fc1.bias"] = Array(np.full(8, 50, np.float32))
+            return arrays, metrics
+
     changed = "norm.num_batches_tracked"
     Changed().start(grid := AppGrid(plain_app()), initial(), num_rounds=2)
     assert grid.sent[-1][2].content["arrays"][changed].numpy().tolist() == 1000
+    strategy, grid = InPlace(), AppGrid(plain_app())
+    first = strategy.start(grid, initial(), num_rounds=1)
+    in_another_order = ArrayRecord(dict(reversed(first.arrays.items())))
+    strategy.start(grid, in_another_order, num_rounds=1)
+    sent = grid.sent[6][2].content
+    assert sent["arrays"]["fc1.bias"].numpy().tolist() == [50.0] * 8 and sent["config"]["round"] == 2
     changed = "control"
     with pytest.raises(fedpfl.ConfigError, match="arrays = 'control': is none of those that super"):
         Changed().start(AppGrid(plain_app()), initial(), num_rounds=1)
@@ -465,3 +477,8 @@ def test_a_test_of_ones_own_is_left_alone():
     result = kind().start(AppGrid(plain_app()), initial(), num_rounds=2)
     assert [dict(metrics) for metrics in result.evaluate_metrics_clientapp.values()] == [{"n": 3}, {"n": 3}]
     assert len(result.train_metrics_clientapp) == 2
+
+
+def test_a_strategy_that_shares_nothing_since_keep_covers_all_is_told(caplog):
+    strategies.FedAvg(keep="*").start(AppGrid(flowers_app([strategies.keep()])), initial(), num_rounds=1)
+    assert "keep = ('*',) covers all arrays: none is shared, and each node trains alone" in caplog.text

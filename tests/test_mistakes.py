@@ -161,6 +161,10 @@ def both(**settings):
     return lambda: fedpfl.compare(["fedavg", "fedper"], **settings)
 
 
+def of_others(params, lr):
+    return torch.optim.SGD([torch.ones(1, requires_grad=True)], lr)
+
+
 def half(params, lr):
     return 3
 
@@ -198,6 +202,7 @@ CALLS = {
     "optimizer = 'test_mistakes:half': returns an int; it must return an optimiser": lambda: fedpfl.run(
         **FEW, optimizer=half
     ),
+    "optimizer = 'test_mistakes:of_others': moves none of the params": lambda: fedpfl.run(**FEW, optimizer=of_others),
     "optimizer = 'test_mistakes:closed': raises TypeError": lambda: fedpfl.run(**FEW, optimizer=closed),
     "is a setting of ditto, and the method is fedavg": lambda: fedpfl.sweep({"ditto_pull": [1.0]}, method="fedavg"),
 }

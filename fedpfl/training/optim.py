@@ -175,6 +175,11 @@ class OwnOptimizer(TorchOptimizer):
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             allowed = "must return an optimiser of torch, or a pair of one and its scheduler"
             raise ConfigError("optimizer", text, f"returns {references.article(made)}; it {allowed}")
+        moved = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        if moved.isdisjoint(map(id, self.params)):
+            raise ConfigError(
+                "optimizer", text, "moves none of the params that it is given: make one of them each time"
+            )
 
     def step(self, grads: Sequence[Tensor]) -> None:
         """Move the parameters against ``grads``."""

@@ -71,6 +71,8 @@ class FederatedData:
     def __init__(self, settings: DataSettings, num_clients: int, seed: int, cache_bytes: int = CACHE_BYTES) -> None:
         data = load_once(settings, seed)
         if settings.test_on == "server":
+            if settings.split == "given":
+                raise ConfigError("split", "given", 'must be "mixed" with test-on = "server", which keeps the test set')
             data = _without_tests(data)
         settings = without_auto(settings, data.client_train is not None, data.y_test is not None)
         if settings.division_file:
@@ -109,6 +111,9 @@ class FederatedData:
             raise ConfigError(
                 "permute-labels", True, f"must be false for {data.name}, which has targets and no classes"
             )
+        if data.has_targets and settings.split == "stratified":
+            message = f'must be "mixed" for {data.name}, which has targets and no classes of which each has its share'
+            raise ConfigError("split", "stratified", message)
         if settings.normalize != HALF and not (
             data.is_image and fits_channels(settings.normalize, data.input_shape[0])
         ):

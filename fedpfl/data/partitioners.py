@@ -476,9 +476,9 @@ def _check(data: Dataset, settings: DataSettings, num_clients: int, seed: int) -
         raise ConfigError("split", "time", message)
     if settings.split == "given" and data.y_test is None:
         raise ConfigError("split", "given", f'{data.name} has no separate test set, use "mixed"')
-    if settings.split == "given" and _entry(settings).cuts:
-        message = f'must be "mixed" for partitioner = "{settings.partitioner}", which takes one pool of samples'
-        raise ConfigError("split", "given", message)
+    if settings.split != "mixed" and _entry(settings).cuts:
+        message = f'must be "mixed" for partitioner = "{settings.partitioner}", which cuts one pool of samples itself'
+        raise ConfigError("split", settings.split, message)
     if settings.split != "given" and data.validation is not None:
         message = f'must be "given" for {data.name}, which has a validation part next to its test set'
         raise ConfigError("split", settings.split, message)

@@ -56,7 +56,7 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
                 f"{data.name}: nobody owns the {len(data.y_test)} samples of the test set, and they are left out: name "
                 'their owners (client_test), or use split = "given"'
             )
-    lines += _unmatched(data, settings, shares)
+    lines += [*_unmatched(data, settings, shares), *_unused(data, settings, shares)]
     counts = data.countable
     if settings.test_on == "own" and (untested := sum(not counts[share.test].any() for share in shares)):
         lines.append(f"{data.name}: {untested} of {len(shares)} clients have no test samples, and count in no accuracy")
@@ -82,9 +82,9 @@ def remarks(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[
             f"{data.name}: samples of uint8 are images, here of {height}×{width} pixels and {channels} channels: "
             "series are floats, and channels of uint8 come last"
         )
-    if settings.split == "time" and not settings.time_column:
+    if settings.split == "time" and not settings.time_column and not settings.division_file:
         lines.append(f"{data.name}: the last samples of each client, in the order of the data, are those of its tests")
-    if settings.split in ("mixed", "stratified") and data.overlap:
+    if settings.split in ("mixed", "stratified") and data.overlap and not settings.division_file:
         lines.append(overlap_remark(data))
     if settings.standardize == "all":
         lines.append(
@@ -127,6 +127,17 @@ def _unmatched(data: Dataset, settings: DataSettings, shares: list[Share]) -> li
         f"{data.name}: {int(lost.sum())} of {len(lost)} test samples are left out: no client trains on their classes, "
         f"{classes}"
     ]
+
+
+def _unused(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[str]:
+    """Tell of samples that the partitioner, or the file, gives to nobody; of owners' samples other lines tell."""
+    if settings.partitioner == "natural" and not settings.division_file:
+        return []
+    y_test = data.y_test if settings.division_file or settings.split != "given" else None
+    count = len(data.y_train) + (0 if y_test is None else len(y_test))
+    dealt = np.unique(np.concatenate([positions for share in shares for positions in share]))
+    unused = count - int((dealt < count).sum())
+    return [f"{data.name}: {unused} of {count} samples belong to no client"] if unused else []
 
 
 def _filled_up(data: Dataset) -> list[str]:

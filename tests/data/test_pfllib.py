@@ -96,6 +96,7 @@ def test_the_same_clients_for_every_seed_of_a_run():
     ("settings", "clients", "error", "message"),
     [
         ({"split": "given"}, 4, ConfigError, 'must be "mixed"'),
+        ({"split": "stratified"}, 4, ConfigError, 'must be "mixed"'),
         ({"min_samples": 60}, 4, DataError, "1000 draws left one of 4 clients with less than 60 samples"),
         ({"partitioner": "pfllib-pathological"}, 100, DataError, "too small for 50 clients"),
         ({"partitioner": "pfllib-pathological", "classes_per_client": 5}, 4, ConfigError, "4 of the 4 classes"),

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 import fedpfl
-from fedpfl.core.errors import DataError
+from fedpfl.core.errors import ConfigError, DataError
 from fedpfl.data import DataSettings, FederatedData, default_clients
 from fedpfl.setup.objects import as_setting
 
@@ -114,6 +114,25 @@ def test_test_samples_whose_classes_nobody_trains_on_are_told():
     assert "left out" not in divided((X[20:], labels[Y[20:]], X[:20], labels[Y[:20]]), partitioner="iid")[1]
     with pytest.raises(DataError, match="0 test samples of classes that a client trains on, of 20, cannot be divided"):
         divided((X[20:], labels[Y[20:]], X[:20], np.full(20, "perhaps")), partitioner="iid")
+
+
+@pytest.mark.parametrize(
+    ("more", "unused"),
+    [({"partitioner": "iid"}, 0), ({"partitioner": "pathological", "classes_per_client": 1}, 20), ({}, 30)],
+)
+def test_samples_that_no_client_has_are_told(more, unused, tmp_path):
+    if not more:
+        nobody = np.where(np.arange(60) < 30, -1, np.arange(60) % 2)
+        np.savez(tmp_path / "division.npz", client=nobody, test=np.arange(60) % 4 < 2)
+        more = {"division_file": str(tmp_path / "division.npz"), "split": "time"}
+    said = divided((X, np.arange(60) % 3), **more)[1]
+    assert re.findall("(.*) samples belong to no client", said) == [f"dataset: {unused} of 60"] * bool(unused)
+    assert "last samples" not in said
+
+
+def test_a_stratified_cut_needs_classes():
+    with pytest.raises(ConfigError, match=r"split = 'stratified': must be .* which has targets and no classes"):
+        divided((X, X[:, :1]), partitioner="iid", split="stratified")
 
 
 def test_clients_that_are_one_number_are_told(tmp_path):

@@ -66,11 +66,6 @@ class History:
         score = _score(line, self.by)
         return -_missing(line, f"validation.{self.by}"), -math.inf if score is None else score
 
-    def best_score(self) -> float | None:
-        """Return the number by which rounds are chosen, in the best round; negative where lower is better."""
-        line = self.best_validated()
-        return None if line is None else _score(line, self.by)
-
     def stalled(self, patience: int) -> bool:
         """Tell whether the number by which rounds are chosen has not risen for ``patience`` rounds (0: never)."""
         waiting = Patience(patience, self.by)

@@ -17,7 +17,9 @@ from ..results.tables import Spread
 
 WINDOW = 10
 # Kinds of metrics whose names have an argument, after a colon.
-NEW_CLIENTS, DETAIL, ATTACK, LAST, CHOSEN = "new-clients", "detail", "attack", "last", "chosen"
+NEW_CLIENTS, DETAIL, ATTACK, LAST, CHOSEN, VALIDATED = (
+    "new-clients", "detail", "attack", "last", "chosen", "validation"
+)  # fmt: skip
 # The columns of the analysis `attack`.
 ATTACKED = {"average": "PSNR, dB", "maximum": "maximum, dB"}
 POOLS: dict[str, Callable[[Sequence[float]], float]] = {"average": statistics.fmean, "maximum": max}
@@ -78,10 +80,16 @@ def _find(name: str) -> Metric:
         return Metric(
             argument, lambda history: take(history, number), digits=4, lowest_is_best=lower_is_better(argument)
         )
+    if kind == VALIDATED and argument:
+        heading = f"{argument} on validation samples, best round"
+        return Metric(
+            heading, lambda history: history.chosen(f"{VALIDATED}.{argument}"), digits=4,
+            lowest_is_best=lower_is_better(argument),
+        )  # fmt: skip
     if kind in COSTS and (metric := _cost(kind, argument)):
         return metric
     if name not in METRICS:
-        forms = (DETAIL, LAST, CHOSEN)
+        forms = (DETAIL, LAST, CHOSEN, VALIDATED)
         names = ", ".join([*METRICS, *(f"{form}:NAME" for form in forms), f"{NEW_CLIENTS}:MODE",
                            *(f"{cost}:METRIC=VALUE" for cost in COSTS),
                            *(f"{ATTACK}:{pool}" for pool in POOLS)])  # fmt: skip
@@ -205,7 +213,6 @@ METRICS: dict[str, Metric] = {
     "personalised-best": _accuracy(f"{_MEAN}, best round", History.best, PERSONALISED),
     "personalised-last": _accuracy(f"{_MEAN}, last round", History.last, PERSONALISED, "mean over clients"),
     "validation-best": _accuracy("accuracy on validation samples, best round", History.best, VALIDATION),
-    "validation-score": Metric("choose-by on validation samples, best round", History.best_score, digits=4),
     "personalised-chosen": _accuracy(f"{_MEAN}, {_CHOSEN}", History.chosen, PERSONALISED, "mean over clients"),
     "worst-tenth-chosen": _accuracy(f"{_TENTH}, {_CHOSEN}", History.chosen, WORST, "worst tenth"),
     "worst-tenth-last": _accuracy(f"{_TENTH}, last round", History.last, WORST, "worst tenth"),

@@ -66,8 +66,12 @@ class SweepGrid(Grid):
         super().__init__((Cell(row, "", {**base, **point}) for row, point in self._rows.items()), seeds, store)
         self.select, self._metrics = select, SELECT[select]
         runs = self.runs.values()
-        if select == "validation" and any(run.settings["choose-by"] != ACCURACY for run in runs):
-            self._metrics = ("validation-score", *self._metrics[1:])
+        if select == "validation":
+            chosen_by = sorted({str(run.settings["choose-by"]) for run in runs})
+            if len(chosen_by) > 1:
+                raise ConfigError("select", select, f"needs the same choose-by in all runs, not {', '.join(chosen_by)}")
+            if chosen_by[0] != ACCURACY:
+                self._metrics = (f"validation:{chosen_by[0]}", *self._metrics[1:])
         if select == "validation" and not all(run.settings["validation-fraction"] for run in runs):
             raise ConfigError("select", select, "needs validation-fraction above 0, in all runs")
 
@@ -80,7 +84,7 @@ class SweepGrid(Grid):
     def tables(self, title: str) -> list[Table]:
         """Return a table with a line for each run and, with several seeds, one with a line for each point.
 
-        In both the best accuracy, as ``select`` means it, comes first.
+        In both the best number, as ``select`` means it, comes first.
         """
         states, lines = self.states(), lines_of(self)
         of_runs = [replace(line, seeds=[seed]) for line in lines for seed in self.seeds]
@@ -105,12 +109,13 @@ class SweepGrid(Grid):
         note = " ".join([NO_NUMBER, self._order(), *lacking, *failed])
         columns = [*keys, seeds, *singles, *reasons, *about]
         optional = [number.head for number in reversed(numbers[1:])]
-        tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], note=note, optional=optional)]
+        lowest = self.metric(self._metrics[0]).lowest_is_best
+        tables = [in_lines(f"{title}, each run", columns, of_runs, singles[0], lowest, note, optional)]
         if len(self.seeds) > 1:
             mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
             note = " ".join([mean, NO_NUMBER, self._order(), *lacking])
             columns = [*keys, *numbers, *reasons, Column("runs done", done)]
-            tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], note=note, optional=optional))
+            tables.append(in_lines(f"{title}, each point", columns, lines, numbers[0], lowest, note, optional))
         return tables
 
     def cell_in_words(self, row: str, column: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from grids import Fake, Silent
 
 from fedpfl.core.errors import ConfigError
+from fedpfl.results.history import History
 from fedpfl.study.execution import Execution
 from fedpfl.study.run_store import Store
 from fedpfl.study.sweep import SweepGrid
@@ -90,3 +91,10 @@ def test_samples_for_validation_can_choose(tmp_path: Path) -> None:
     assert "without test samples" in points.note
     with pytest.raises(ConfigError, match=r"select = 'validation': needs validation-fraction above 0, in all runs"):
         SweepGrid(base, ["validation-fraction=0.1,0"], 1, store, "validation")
+    with pytest.raises(ConfigError, match="needs the same choose-by in all runs, not accuracy, loss"):
+        SweepGrid(base, ["choose-by=loss,accuracy"], 1, store, "validation")
+    by_loss = SweepGrid({**base, "choose-by": "loss"}, ["learning-rate=0.1,0.2"], 1, store, "validation")
+    number = by_loss.metric("validation:loss")
+    assert number.heading == by_loss.tables("")[0].columns[2] == "loss on validation samples, best round"
+    lines = [{"round": i, "personalised": {"each": {}}, "validation": {"loss": i}} for i in (2.0, 1.0)]
+    assert number.value(History(lines, "loss")) == 1.0 and number.lowest_is_best

@@ -198,6 +198,39 @@ def test_classes_that_each_client_numbers_go_by_their_names(wrap):
     assert alike.class_names == ("owl", "cat")
 
 
+def test_names_of_classes_that_labels_do_not_fit_are_told():
+    class Binary(Indexed):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return x, int(y > 0)
+
+    animals = Animals(("owl", "dog", "cat"), SHADE)
+    for made in (Binary(animals), animals):
+        assert "no label is 'cat', of its classes owl, dog, cat: are its labels still" in divided(made)[1]
+    assert "no label is" not in divided(Animals(("owl", "dog"), SHADE))[1]
+    assert divided(Animals(("owl", "dog"), SHADE), class_names="owl,dog")[0].class_names == ("owl", "dog")
+    with pytest.raises(ConfigError, match="must be empty: the data set's own classes are owl, dog"):
+        divided(Animals(("owl", "dog"), SHADE), class_names="dog,owl")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"client_test": Y, "x_test": X + 1, "y_test": Y}, "has client_test without client_train"),
+        ({"client_test": Y, "client_train": Y}, "has client_test without x_test"),
+        ({"client_names": ("ann", "ben")}, "has client_names without client_train"),
+    ],
+)
+def test_owners_without_their_samples_are_refused(more, message):
+    with pytest.raises(DataError, match=f"mine: {message}"):
+        divided(fedpfl.Dataset.of("mine", X, Y, **more), partitioner="iid")
+
+
+def test_settings_that_say_nothing_of_a_dataset_are_told():
+    said = divided(fedpfl.Dataset.of("mine", X, Y), class_names="b,a", tokenizer="json:loads")[1]
+    assert "not used with arrays: class-names, tokenizer" in said
+
+
 def test_numbers_beside_other_names_are_refused():
     ann, ben = Animals(("cat", "dog"), SHADE), Animals(("dog", "owl"), SHADE)
     with pytest.raises(DataError, match="client 2 has numbers as labels, which mean different classes for the others"):

@@ -388,7 +388,9 @@ def _of_tables(
     settings = with_words(settings, lambda label: words_in(sources, label), name)
     if owned and settings.client_column:  # each is one client, and has no column of them
         settings = replace(settings, client_column="client")
-    if not is_frame(clients[0].train):
+    if is_frame(clients[0].train):
+        said.update(dict.fromkeys(_not_used(settings, ("image_size",), "a DataFrame")))
+    else:
         said.update(dict.fromkeys(_not_used(settings, OF_WINDOWS, "a Hugging Face Dataset")))
     return [_of_table(client, settings) for client in clients]
 
@@ -431,6 +433,14 @@ def _of_arrays(
         feature_names.append(tuple(columns_of_x))
         label_names.append([class_names(pair, client.where) if is_samples(pair) else () for pair in pairs])
     columns, names = _by_name(clients, columns, label_names)
+    listed_names = tuple(listed(settings.class_names))
+    if names and listed_names not in ((), names):
+        message = f"must be empty: the data set's own classes are {in_short(names)}"
+        raise ConfigError("class-names", settings.class_names, message)
+    there = np.unique(np.concatenate([y for arrays in columns for y in arrays[1::2]])) if names else ()
+    if missing := [repr(word) for number, word in enumerate(names) if number not in there]:
+        told = f"no label is {in_short(missing)}, of its classes {in_short(names)}"
+        said[f"{told}: are its labels still the numbers of these classes?"] = None
     _require_no_classes(name, columns[0][1], settings)
     if settings.tokenizer:
         vocabulary = tokens.find(settings.tokenizer).vocabulary
@@ -440,7 +450,7 @@ def _of_arrays(
     return [
         of_parts(
             client.where, arrays[::2], arrays[1::2], num_classes=settings.num_classes, vocabulary=vocabulary,
-            class_names=tuple(listed(settings.class_names)) or names, feature_names=features,
+            class_names=listed_names or names, feature_names=features,
         )
         for client, arrays, features in zip(clients, columns, feature_names)
     ]  # fmt: skip
@@ -527,11 +537,15 @@ def _require_one_order(x: Any, y: Any, where: str) -> None:
 def _checked(data: Dataset, settings: DataSettings) -> Dataset:
     """Bring a data set's arrays into the inner layout."""
     data = Dataset.of(**vars(data))
-    changes: dict[str, Any] = {"remarks": (*data.remarks, *_not_used(settings))}
+    unused = _not_used(settings, (*OF_COLUMNS, "class_names", "tokenizer"))
+    changes: dict[str, Any] = {"remarks": (*data.remarks, *unused)}
     for part in ("train", "test"):
         x, y = getattr(data, f"x_{part}"), getattr(data, f"y_{part}")
         if (x is None) != (y is None):
             raise DataError(f"{data.name}: has {'y' if x is None else 'x'}_{part} without the other one")
+        if getattr(data, f"client_{part}") is not None and (x is None or data.client_train is None):
+            lacks = "x_test" if x is None else "client_train"
+            raise DataError(f"{data.name}: has client_{part} without {lacks}")
         if x is None:
             continue
         where = f"{data.name}: {{}}_{part}"
@@ -553,6 +567,8 @@ def _checked(data: Dataset, settings: DataSettings) -> Dataset:
                     f"{data.name}: client_{part} has owner {owners.max()}, and client_names {len(data.client_names)} "
                     "names: must be one for each owner from 0"
                 )
+    if data.client_names and data.client_train is None:
+        raise DataError(f"{data.name}: has client_names without client_train")
     if len(set(data.client_names)) < len(data.client_names):
         twice = next(word for word in data.client_names if data.client_names.count(word) > 1)
         raise DataError(f"{data.name}: client_names has {twice!r} twice: owners need different names")

@@ -159,7 +159,10 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
             "arrayrecord_key": arrayrecord_key, "configrecord_key": configrecord_key,
             "train_metrics_aggr_fn": train_metrics_aggr_fn, "evaluate_metrics_aggr_fn": evaluate_metrics_aggr_fn,
         })  # fmt: skip
-        self.keep = tuple(name for names in (keep, personal) for name in ([names] if isinstance(names, str) else names))
+        names = [[one] if isinstance(one, str) or not isinstance(one, Iterable) else one for one in (keep, personal)]
+        self.keep = tuple(name for some in names for name in some)
+        if not isinstance(head, str):
+            raise ConfigError("head", head, "must be the name of a layer")
         if wrong := [name for name in self.keep if not isinstance(name, str)]:
             raise ConfigError("keep", wrong[0], "must be a name of arrays or of a layer, or a list of such names")
         if self.keep and model is not None:
@@ -176,8 +179,8 @@ arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or mean_of_metrics
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or mean_of_metrics
         self.model, self.head = model, head
+        require_listeners("listeners", listeners)
         self.listeners = list(listeners)
-        require_listeners("listeners", self.listeners)
         self.folder: RunFolder | None = None
         self._flowers_mu = self.method.name == "fedprox" and "proximal_mu" in settings
         if self._flowers_mu:

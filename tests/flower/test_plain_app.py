@@ -383,6 +383,9 @@ WRONG = {
     "'arrays': must not be arrayrecord_key as well": started(configrecord_key="arrays"),
     "train_metrics_aggr_fn = 3: must be a function of the": started(train_metrics_aggr_fn=3),
     "keep = 3: must be a name of arrays or of a layer": started(keep=["fc1", 3]),
+    "keep = None: must be a name of arrays or of a layer": started(keep=None),
+    "head = None: must be the name of a layer": started(head=None),
+    "listeners = 'None': must be a list of fedpfl.Listener objects": started(listeners=None),
     "keep = 'fc': no array is": started(keep=("fc",)),
     "must name what stays, as fedper keeps a head and no layer of q.lora_A": started(
         arrays=ArrayRecord({f"q.lora_{matrix}.weight": Array(np.ones((2, 2), np.float32)) for matrix in "AB"})

@@ -303,7 +303,8 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             # The separator between cells; a comma if only one column has a name.
             delimiter = max(",;\t", key=start.count)
             # Strict: else a quotation mark that is never closed takes all lines behind it for one cell.
-            reader = csv.reader(bounded(file, path), delimiter=delimiter, strict=True)
+            # With the blank that people type after a separator, quotation marks would be letters of a word.
+            reader = csv.reader(bounded(file, path), delimiter=delimiter, strict=True, skipinitialspace=True)
             for cells in reader:
                 last = reader.line_num
                 if cells:

@@ -213,3 +213,10 @@ def test_a_whole_number_is_one_word_with_and_without_a_point(tmp_path):
     (tmp_path / "test.csv").write_text("mode,speed,label,group\n1,1,no,7\n2,2,yes,8")
     with pytest.raises(DataError, match=r"test.csv: column 'label' holds names, and that of train.csv numbers"):
         load(replace(given_, class_names=""))
+
+
+def test_a_blank_before_a_quotation_mark_is_no_part_of_a_word(tmp_path):
+    lines = [f'{row}, "{"a, b" if row % 2 else "c"}", "ann"' for row in range(12)]
+    (tmp_path / "a.csv").write_text("\n".join(['speed, "label", "client"', *lines]))
+    data = load(DataSettings(dataset="table", data=str(tmp_path / "a.csv")))
+    assert data.class_names == ("a, b", "c") and data.client_names == ("ann",)

@@ -282,8 +282,10 @@ class FederatedData:
 
         ``x_train`` includes what ``validation-fraction`` sets aside: a device sets the same ones aside, unless that
         depends on groups or on windows that overlap, of which the file says nothing. Labels are not permuted; the
-        file's reader does that.
+        file's reader does that. ``DataError`` for images of floats, which no file may have.
         """
+        if len(self.input_shape) == 3 and not self.is_image:
+            raise DataError(f"{self.name}: files have images of uint8, and these are of {self._data.x_train.dtype}")
         arrays: dict[str, np.ndarray] = {}
         parts = {"train": self.share(i).train, "test": self.share(i).test}
         data, cut = self._data, len(self._part(i, "validation"))

@@ -23,6 +23,7 @@ from fedpfl.data import (
     partition_counts,
     with_partitioner,
 )
+from fedpfl.data.dataset import Dataset
 from fedpfl.data.datasets.client_files import own_data
 from fedpfl.data.partitioners import Share, label_permutation
 from fedpfl.data.plot import as_text, bubble_chart
@@ -397,3 +398,9 @@ def test_a_device_that_stays_on_reads_its_data_again_as_a_run_begins_and_not_wit
     write(22)
     assert largest("train") == 1
     assert largest("query") == largest("train") == 22
+
+
+def test_images_of_floats_are_not_written_to_a_file_that_nobody_reads():
+    data = Dataset.of("made", np.zeros((20, 3, 8, 8), np.float32), np.arange(20) % 2)
+    with pytest.raises(DataError, match="made: files have images of uint8, and these are of float32"):
+        FederatedData.of_client(data, DataSettings(), 0, 1).arrays(0)

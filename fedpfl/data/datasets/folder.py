@@ -40,6 +40,13 @@ _EXACT = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "RGB": "RGB", "RGBA": "RGB"
 _AS_STORED = ("1", "L", "RGB")
 # Of 16 bits a channel Pillow gives the upper 8, but for grey images.
 _OF_16_BITS = re.compile(r";16[BLNRS]")
+# What Pillow's decoders raise for damaged files.
+_DAMAGED = (
+    OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, KeyError, TypeError,
+    OverflowError, MemoryError, NotImplementedError,
+)  # fmt: skip
+# The field of EXIF that says how a photograph is to be turned; 1 is not at all.
+ORIENTATION = 274
 # Bytes of all images together in memory.
 MAX_BYTES = 2**34
 # Folders with more bytes of pixels are not held in memory: their images are decoded when they are needed.
@@ -159,7 +166,7 @@ def _decode_or_defer(paths: list[Path], why: str, size: int, held: int, said: di
 def _look(path: Path, why: str, said: dict[str, None]) -> tuple[tuple[int, int], bool]:
     """Return an image's width and height, and whether it is grey, without decoding it unless it may be transparent."""
     with opened_image(path, str(path), why) as image:
-        _note_frames(image, said)
+        _note_rest(image, said)
         return image.size, _mode_of(image, str(path), said) == "L"
 
 
@@ -197,9 +204,14 @@ def _is_deep(arguments: Any) -> bool:
     return brightest > 255 or bool(_OF_16_BITS.search(str(kind)))
 
 
-def _note_frames(image: Any, said: dict[str, None]) -> None:
+def _note_rest(image: Any, said: dict[str, None]) -> None:
+    """Tell what a file has besides the pixels that are read: more frames, or a turn for those who look at it."""
     if getattr(image, "n_frames", 1) > 1:
         said["of images with several frames the first one counts"] = None
+    # Of a PNG without it Pillow would decode all. What is damaged there is no pixel.
+    with contextlib.suppress(*_DAMAGED):
+        if "exif" in image.info and image.getexif().get(ORIENTATION, 1) != 1:
+            said["images are read as they are stored; the orientation that their EXIF names is not applied"] = None
 
 
 def _require_size(size: tuple[int, int], first: tuple[int, int], where: str, whose: str) -> None:
@@ -231,9 +243,7 @@ def opened_image(file: Any, where: str, why: str) -> Iterator[Any]:
         raise DataError(f"{where}: not a readable image of the formats {', '.join(_FORMATS)}") from error
     except (pillow.DecompressionBombWarning, pillow.DecompressionBombError) as error:
         raise DataError(f"{where}: has more than {pillow.MAX_IMAGE_PIXELS:,} pixels") from error
-    # What Pillow's decoders raise for damaged files.
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, IndexError, KeyError, TypeError,
-            OverflowError, MemoryError, NotImplementedError) as error:  # fmt: skip
+    except _DAMAGED as error:
         raise DataError(f"{where}: not a readable image: {words_of(error)}") from error
 
 
@@ -252,7 +262,7 @@ def decode(files: Iterable[tuple[str, Any]], count: int, why: str, said: dict[st
                 raise DataError(f"{why}: {count} images like {where} need more than {MAX_BYTES >> 30} GiB")
             if i:
                 _require_size((w, h), (pixels.shape[2], pixels.shape[1]), where, Path(first).name)
-            _note_frames(image, said)
+            _note_rest(image, said)
             one = pixels_of(image, where, why, said, size)
         if i == 0:
             pixels, first = np.empty((count, *one.shape), np.uint8), where

@@ -147,6 +147,23 @@ def test_the_first_of_several_frames_counts_with_a_remark(tmp_path: Path) -> Non
     assert read_image_folder(tmp_path).remarks == ("of images with several frames the first one counts",)
 
 
+@pytest.mark.parametrize("held", [0, 2**20])
+@pytest.mark.parametrize(("turn", "told"), [(6, True), (1, False)])
+def test_an_orientation_is_not_applied_with_a_remark(tmp_path: Path, turn: int, told: bool, held: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures(tmp_path, "a", "b")
+    exif = image.Exif()
+    exif[274] = turn
+    pixels = images(1, 4, 4)[0]
+    image.fromarray(pixels).save(tmp_path / "a" / "0.png", exif=exif)
+    data = read_image_folder(tmp_path, held=held)
+    first = data.x_train[0] if held else data.x_train.read(0)
+    assert first[..., 0].tolist() == pixels.tolist()
+    assert [said for said in data.remarks if "orientation that their EXIF names is not applied" in said] == [
+        "images are read as they are stored; the orientation that their EXIF names is not applied"
+    ] * told
+
+
 @pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("training", "testing"), ("TRAIN", "test")])
 def test_parts_of_image_folders_have_several_names(tmp_path: Path, train: str, test: str) -> None:
     folders = [f"{part}/{kind}" for part in (train, test) for kind in ("cat", "dog")]

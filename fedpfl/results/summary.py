@@ -13,7 +13,7 @@ from .board_names import with_boards
 from .history import History
 from .round_line import metric_names, over_whom
 from .run_folder import RunFolder
-from .tables import in_cell
+from .tables import decimals, in_cell
 
 
 class Summary(TypedDict):
@@ -112,10 +112,10 @@ def outcome_rows(folder: RunFolder, history: History | None = None) -> list[tupl
         ("seconds a round", "–" if seconds is None else f"{seconds:.2f}"),
         ("moved up / down", f"{result['bytes_up'] / 1e6:.2f} MB / {result['bytes_down'] / 1e6:.2f} MB"),
     ]
-    rows += [(f"{name}, personalised", f"{value:.4f}") for name, value in result["metrics"].items()]
+    rows += [(f"{name}, personalised", _number(value)) for name, value in result["metrics"].items()]
     if chosen := history.best_validated():
         accuracy, by = shown(chosen["personalised"]["accuracy"]), chosen["validation"][history.by]
-        validation = shown(by) if history.by == ACCURACY else f"{history.by} {by:.4f}"
+        validation = shown(by) if history.by == ACCURACY else f"{history.by} {_number(by)}"
         rows.insert(0, (f"best on validation samples: round {chosen['round']}", validation))
         rows.insert(1, (f"personalised {called} in that round", accuracy))
     if result["untrained"]:
@@ -163,6 +163,10 @@ def summary(folder: RunFolder) -> str:
         "The test samples themselves choose a best round, so its number is optimistic; validation-fraction keeps "
         "others for that. All settings: `config.toml`; every round: `metrics.jsonl`.\n"
     )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.{decimals(4, [value])}f}"
 
 
 def _metrics(history: History) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..core.errors import uncontrolled
 
@@ -16,6 +17,9 @@ FORMATS = ("markdown", "csv", "latex")
 # A wider table goes over both columns of a paper, as wide as the page.
 MAX_LATEX = 6
 MAX_LABEL = 40
+# Columns with so many decimal places have numbers of any size: as many more as show so many digits of the largest one,
+# unless it is what rounding leaves of 0.
+ANY_SIZE, SIGNIFICANT, NOISE = 4, 2, 1e-12
 
 # Where HTML, which Markdown may hold, would begin.
 _TAG = re.compile(r"<(?=[a-zA-Z/!?])")
@@ -59,6 +63,14 @@ class Spread:
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
+def decimals(digits: int, numbers: Collection[object]) -> int:
+    """Return the decimal places of numbers: more than ``digits`` where an error in a user's unit would be 0.0000."""
+    if digits < ANY_SIZE:
+        return digits
+    largest = max((abs(x) for x in numbers if isinstance(x, float) and math.isfinite(x)), default=0.0)
+    return digits if largest < NOISE else max(digits, SIGNIFICANT - 1 - math.floor(math.log10(largest)))
+
+
 Cell = str | int | float | Spread | None
 
 
@@ -86,7 +98,7 @@ class Table:
 
     def text(self, cell: Cell, column: int) -> str:
         """Return a cell of a column as text for people."""
-        digits = self.digits if isinstance(self.digits, int) else self.digits[column]
+        digits = self.decimals[column]
         if cell is None:
             return "–"
         if isinstance(cell, Spread):
@@ -95,6 +107,16 @@ class Table:
         if isinstance(cell, float):
             return f"{cell:z.{digits}f}" if math.isfinite(cell) else str(cell)
         return _in_line(cell) if isinstance(cell, str) else str(cell)
+
+    @cached_property
+    def decimals(self) -> list[int]:
+        """The decimal places of each column."""
+        columns = range(len(self.columns))
+        digits = [self.digits] * len(columns) if isinstance(self.digits, int) else self.digits
+        return [decimals(digits[column], self._numbers(column)) for column in columns]
+
+    def _numbers(self, column: int) -> list[str | int | float | None]:
+        return [cell.mean if isinstance(cell, Spread) else cell for cell in (row[column] for row in self.rows)]
 
     def texts(self, row: Sequence[Cell]) -> list[str]:
         """Return the cells of a row as texts for people."""
@@ -154,9 +176,8 @@ class Table:
 
     def _places(self, column: int, sign: int, rank: int) -> list[int]:
         """Return the rows whose number in a column, as it is written, is the best (rank 0) or the next one."""
-        digits = self.digits if isinstance(self.digits, int) else self.digits[column]
-        cells = [row[column] for row in self.rows]
-        numbers = [cell.mean if isinstance(cell, Spread) else cell for cell in cells]
+        digits = self.decimals[column]
+        numbers = self._numbers(column)
         rounded = {row: sign * round(x, digits) for row, x in enumerate(numbers) if isinstance(x, (int, float))}
         ranked = sorted(set(rounded.values()), reverse=True)
         return [row for row, value in rounded.items() if rank < len(ranked) and value == ranked[rank]]

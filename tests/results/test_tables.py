@@ -83,6 +83,16 @@ def test_a_difference_of_almost_nothing_has_no_sign():
     assert table.texts(table.rows[0]) == ["0.00", "0.00 ± 0.20"]
 
 
+def test_an_error_in_a_small_unit_is_not_written_as_0() -> None:
+    table = Table(
+        "", ["mae", "none", "percent"], [[3.21e-5, 1e-17, 0.001], [Spread(1e-6, 2e-6, 2), 0.0, 0.0]], [4, 4, 2]
+    )
+    assert [table.texts(row) for row in table.rows] == [
+        ["0.000032", "0.0000", "0.00"], ["0.000001 ± 0.000002", "0.0000", "0.00"]
+    ]  # fmt: skip
+    assert Table("", ["mae"], [[0.51], [3e-5]], 4).texts([3e-5]) == ["0.0000"]
+
+
 def test_a_spread_has_the_sample_standard_deviation() -> None:
     spread = Spread.of([50.0, 51.0, 53.0])
     assert (spread.mean, spread.std, spread.n) == (pytest.approx(154 / 3), statistics.stdev([50, 51, 53]), 3)

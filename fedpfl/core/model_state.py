@@ -406,6 +406,8 @@ def _is_object(value: Any) -> bool:
 
 def copied(value: Any, depth: int = 0) -> Any:
     """Return a copy of a value that can change, with what it holds of such values; other things are the same."""
+    if isinstance(value, nn.Parameter):  # in a second place, as in the list of all weights of an LSTM: it is no state
+        return value
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):

@@ -11,7 +11,7 @@ from torch import nn
 
 import fedpfl
 from fedpfl.core.errors import ConfigError, FedpflError
-from fedpfl.core.model_state import MethodState
+from fedpfl.core.model_state import MethodState, ModelState
 from fedpfl.core.sharing import Sharing, is_parameter
 from fedpfl.models.user_model import made
 from fedpfl.training.settings import TrainingSettings
@@ -359,6 +359,19 @@ def test_a_last_layer_that_is_used_elsewhere_is_no_head_of_its_own():
     message = "model = 'Decayed': uses its nn.Linear 'out' elsewhere than at its end, too; the method needs a head"
     with pytest.raises(FedpflError, match=message):
         numbers("fedper", Decayed, workers=0, num_server_rounds=1)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
+def test_a_recurrent_layer_computes_with_the_weights_that_train_in_each_turn(layer):
+    # PyTorch's recurrent layers have all their weights in a list, too.
+    rnn = layer(4, 3)
+    state = ModelState(rnn)
+    for _ in range(2):
+        state.restore()
+        rnn(torch.ones(2, 1, 4))[0].sum().backward()
+        assert all(parameter.grad is not None and parameter.grad.any() for parameter in rnn.parameters())
+        torch.optim.SGD(rnn.parameters(), 0.1).step()
+        rnn.zero_grad()
 
 
 class InAList(Net):

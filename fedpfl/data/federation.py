@@ -129,6 +129,8 @@ class FederatedData:
         self.input_shape, self.label_kind = data.input_shape, data.label_kind
         self.has_targets, self.drawn = data.has_targets, data.drawn
         # They have names of files, and travel.
+        if data.validation is not None and settings.validation_fraction:
+            data = replace(data, remarks=(*data.remarks, "its validation part takes the place of validation-fraction"))
         self.remarks = [printable(f"{data.name}: {remark}", 300) for remark in data.remarks]
         self._normalize, self._test_on_all = settings.normalize, settings.test_on == "all"
         # Each client scales with its own numbers, also test samples that are another client's.

@@ -231,6 +231,21 @@ def test_settings_that_say_nothing_of_a_dataset_are_told():
     assert "not used with arrays: class-names, tokenizer" in said
 
 
+def test_an_index_with_a_name_that_is_no_column_is_told():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": X[:, 0], "a": X[:, 1], "client": Y, "label": Y})
+    told = "age in the index of a DataFrame is no column, and not used: reset_index() makes it one"
+    assert told in divided(frame.set_index("age"))[1]
+    assert "in the index" not in divided(frame.set_index("client"))[1] + divided(frame)[1]
+
+
+def test_a_validation_fraction_that_a_validation_part_replaces_is_told():
+    made = fedpfl.Dataset.of("mine", X, Y, X + 1, Y, validation=np.arange(60) % 4 == 0)
+    told = "its validation part takes the place of validation-fraction"
+    assert told in divided(made, validation_fraction=0.5, partitioner="iid")[1]
+    assert told not in divided(made, partitioner="iid")[1]
+
+
 def test_numbers_beside_other_names_are_refused():
     ann, ben = Animals(("cat", "dog"), SHADE), Animals(("dog", "owl"), SHADE)
     with pytest.raises(DataError, match="client 2 has numbers as labels, which mean different classes for the others"):

@@ -567,11 +567,19 @@ def cell_text(cell: Any) -> str:
 # -- data frames -------------------------------------------------------------------------------------------------------
 
 
+def index_names(frame: Any) -> list[Any]:
+    """Return the names that a DataFrame's index has; nothing of other objects."""
+    return [name for name in getattr(getattr(frame, "index", None), "names", ()) if name not in (None, "")]
+
+
 def with_index(frame: Any, settings: DataSettings) -> Any:
     """Return a DataFrame with those parts of its index as columns whose names say that they mean something."""
     roles = {settings.label_column, settings.client_column, settings.time_column, SPLIT, WINDOW}
-    names = [name for name in getattr(getattr(frame, "index", None), "names", ()) if name not in (None, "")]
-    meant = [name for name in names if (str(name) in roles or _PERSON.fullmatch(str(name))) and name not in frame]
+    meant = [
+        name
+        for name in index_names(frame)
+        if (str(name) in roles or _PERSON.fullmatch(str(name))) and name not in frame
+    ]
     return frame.reset_index(meant) if meant else frame
 
 

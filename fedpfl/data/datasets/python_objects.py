@@ -22,6 +22,7 @@ from .categories import with_words
 from .columns import (  # fmt: skip
     FileSamples,
     frame_source,
+    index_names,
     listed,
     read_frame,
     require_ignored,
@@ -376,6 +377,10 @@ def _of_tables(
     clients = [
         client._replace(**{part: with_index(getattr(client, part), settings) for part in PARTS}) for client in clients
     ]
+    indexes = [name for client in clients for part in client[2:] for name in index_names(part)]
+    if indexes:
+        told = f"{in_short([*dict.fromkeys(map(str, indexes))])} in the index of a DataFrame is no column"
+        said[f"{told}, and not used: reset_index() makes it one"] = None
     sources = []
     column = settings.client_column or "client"
     for client in clients:

@@ -79,6 +79,8 @@ def with_head(
     for array_name, array in (*module.named_parameters(), *module.named_buffers()):
         if array.layout != torch.strided:
             raise ConfigError("model", name, f"its array {array_name} is sparse; must be dense: to_dense()")
+        if any(step == 0 for step, size in zip(array.stride(), array.shape) if size > 1):
+            raise ConfigError("model", name, f"its array {array_name} is expanded and cannot train; must be cloned")
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
@@ -91,9 +93,12 @@ def with_head(
     moved: list[Tensor] = []
     # Code that is called where gradients are computed may count or collect, too.
     hooked = has_gradient_hooks(module)
-    gradients: list[Tensor] | None = [] if hooked or has_own_code(module) else None
+    sparse = any(getattr(layer, "sparse", False) for layer in module.modules())
+    gradients: list[Tensor] | None = [] if hooked or sparse or has_own_code(module) else None
     with _Watched() as watched:
         out = _output(module, x, name, num_classes, input_text, training=True, moved=moved, gradients=gradients)
+    if any(gradient.layout != torch.strided for gradient in gradients or ()):
+        raise ConfigError("model", name, "gives sparse gradients; must give dense ones: an embedding's sparse=False")
     unkept, in_common = tuple(state.changed()), tuple(outside.changed())
     state.restore()
     if not in_common:
@@ -314,9 +319,10 @@ def _output(
     finally:
         module.train(mode)
         for array, before in arrays:
-            if moved is not None and not torch.equal(array, before):
-                moved.append(array)
-            array.copy_(before)
+            if not torch.equal(array, before):  # a copy of the same numbers would count as a change of a buffer
+                if moved is not None:
+                    moved.append(array)
+                array.copy_(before)
     if not torch.equal(taken, x):
         message = f"changes its inputs in place{when}, as x -= 0.5 and a first ReLU(inplace=True) do: others need them"
         raise ConfigError("model", name, f"{message}; write x = x - 0.5")

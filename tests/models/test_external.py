@@ -56,6 +56,32 @@ class WithSparse(Small):
         self.register_buffer("graph", torch.eye(3).to_sparse())
 
 
+class Expanded(nn.Module):
+    """A layer whose weights are one number in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1).expand(4))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Tokens(nn.EmbeddingBag):
+    """An embedding with sparse gradients, and a buffer that no state dict has."""
+
+    def __init__(self, sparse: bool = True) -> None:
+        super().__init__(9, 2, sparse=sparse)
+        self.register_buffer("mask", torch.ones(2), persistent=False)
+
+    def forward(self, x):
+        return super().forward((x.abs() * 3).long()) * self.mask
+
+
+def test_a_buffer_that_stays_as_it_is_does_not_count_as_changed():
+    assert with_head(nn.Sequential(Tokens(sparse=False), nn.Linear(2, 3)), (4,), 3).unkept == ()
+
+
 def test_the_last_linear_layer_is_the_head():
     torch.manual_seed(0)
     module = Small()
@@ -106,6 +132,8 @@ def test_a_model_without_a_head_is_all_base_and_stays_as_it_was(module, message)
         (Small(), (1, 8, 8), 5, {}, "model = 'Small': gives 3 numbers for a sample; the data need 5"),
         (nn.Flatten(), (2,), 2, {}, "model = 'Flatten': has no parameters"),
         (WithSparse(), (1, 8, 8), 3, {}, "model = 'WithSparse': its array graph is sparse; must be dense: to_dense()"),
+        (nn.Sequential(Expanded(), nn.Linear(4, 3)), (4,), 3, {}, "its array 0.scale is expanded and cannot train"),
+        (nn.Sequential(Tokens(), nn.Linear(2, 3)), (4,), 3, {}, "gives sparse gradients; must give dense ones"),
         (Small(), (1, 8, 8), 3, {"head": "out"}, "model = 'Small': has no nn.Linear called 'out'"),
         (Small(last=nn.Softmax(1)), (1, 8, 8), 3, {}, "gives probabilities; leave out the softmax"),
         (Small(), (1, 8, 8), 3, {"head": "inner"}, "does not end in the nn.Linear 'inner'"),

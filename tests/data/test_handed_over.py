@@ -598,6 +598,8 @@ def test_bytes_in_hugging_face_arrays_are_images_and_its_class_names_are_those_o
     table = datasets.Dataset.from_dict({"image": pixels, "label": [0, 1, 1, 0]}, features=datasets.Features(kinds))
     np.testing.assert_array_equal(read(table).x_train, pixels)
     assert read(table, class_names="dog,cat").class_names == ("dog", "cat")
+    with pytest.raises(DataError, match=r"data shows label of its columns \(with_format\), and all are read"):
+        read(table.with_format("numpy", columns=["label"]))
     owned = table.add_column("client", [1, 0, 0, 1]).cast_column("client", datasets.ClassLabel(names=["ben", "ann"]))
     assert read(owned).client_names == ("ann", "ben") and read(owned).client_train.tolist() == [0, 1, 1, 0]
     with pytest.raises(ConfigError, match="class-names = 'cat,dog': must be empty: column 'label' has names, dog, cat"):

@@ -146,6 +146,9 @@ def table_source(path: Path, table: Any, settings: DataSettings) -> Source:
     if table.format["type"] == "custom":
         raise DataError(f"{path} has a transform (with_transform), which is not used here: give the rows as "
                         ".with_format(None) has them or .map(…) makes them")  # fmt: skip
+    if {*table.format["columns"]} != {*table.column_names}:
+        shown = in_short(list(table.format["columns"]))
+        raise DataError(f"{path} shows {shown} of its columns (with_format), and all are read: use select_columns")
     values = {name: kind.dtype for name, kind in table.features.items() if isinstance(kind, module.Value)}
     others = {name: kind for name, kind in values.items() if not kind.startswith(("int", "uint", "float", "bool"))}
     # Their numbers are names of classes, in no order, and -1 is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import references, user_code
-from ..core.errors import ConfigError, FedpflError
+from ..core.errors import ConfigError, DataError, FedpflError
 from ..core.files import write_atomically
 from ..core.settings import joined, plain
 from ..data import DataSettings, default_clients
@@ -32,7 +33,7 @@ from ..study.analysis.figure import Figure, write_data
 from ..study.analysis.registry import NoOptions, NotRecorded
 from ..study.analysis.significance import significance
 from ..study.comparison import in_fitting_units
-from ..study.execution import Job, Resources, Start
+from ..study.execution import Job, Resources, Start, making_data
 from ..study.grid import Grid
 from ..study.run_store import DEFAULT_ROOT, PlannedRun, State, Store, require_files
 from ..study.saved_grid import SavedGrid, made_name
@@ -287,6 +288,9 @@ class _InProcessRun:
         trained = store.trained(run)
         self._outcome: dict[str, Any] = {"status": "finished:completed", "error": None}
         try:
+            with making_data(run, store) as command:
+                if command:
+                    _carry_out(command)
             if not trained:
                 planned = prepare(None, {}, values, again)
                 simulation.run(planned, Display(run.rounds, quiet=True), share.workers, callbacks)
@@ -304,6 +308,14 @@ class _InProcessRun:
     def interrupt(self) -> bool:
         """Return that it has ended."""
         return True
+
+
+def _carry_out(command: Sequence[str]) -> None:
+    """Run a program; raise the last line that it says if it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise DataError(f"{Path(command[1]).name}: {said[-1].removeprefix('error: ')}")
 
 
 class Runs:

@@ -199,6 +199,21 @@ def run_grid(
     return {run.name: states[run.name] for run in grid.wanted()}
 
 
+@contextmanager
+def making_data(run: PlannedRun, store: Store) -> Iterator[list[str]]:
+    """Give the command that makes a run's data, empty if they are there; when it has succeeded put them in place."""
+    if not run.generate or (place := store.generated(run.generate)).is_dir():
+        yield []
+        return
+    part = place.with_name(f"{place.name}.{run.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    yield [sys.executable, *run.generate, "--write", str(part)]
+    if place.is_dir():  # another run has made the same meanwhile
+        shutil.rmtree(part)
+    else:
+        part.replace(place)
+
+
 class Process:
     """A run on this machine: what makes its data, ``fedpfl run`` and what is measured after it, each in a process.
 
@@ -234,14 +249,9 @@ class Process:
         """Yield the commands; what follows each one puts its result in place, if it succeeds."""
         run, store = self._run, self._store
         folder = store.folder(run)
-        if run.generate and not (place := store.generated(run.generate)).is_dir():
-            part = place.with_name(f"{place.name}.{run.name}")
-            shutil.rmtree(part, ignore_errors=True)
-            yield [sys.executable, *run.generate, "--write", str(part)]
-            if place.is_dir():  # another run has made the same meanwhile
-                shutil.rmtree(part)
-            else:
-                part.replace(place)
+        with making_data(run, store) as command:
+            if command:
+                yield command
         if not self._trained:
             again = ["--resume", str(folder.path)] if folder.resumable else []
             workers = ["--workers", str(self._share.workers)]

@@ -414,6 +414,24 @@ numpy.savez(options.write / "made.npz", x=x.astype("uint8"), y=y)
 """
 
 
+def test_runs_with_callbacks_make_their_data_too(tmp_path: Path) -> None:
+    (tmp_path / "real.toml").write_text(REAL)
+    (tmp_path / "make.py").write_text(MAKE)
+    (tmp_path / "interrupted").touch()
+
+    class Counted(package.Listener):
+        rounds = 0
+
+        def round_ended(self, rule, done, state) -> bool:
+            Counted.rounds += 1
+            return False
+
+    made = package.experiment(tmp_path / "real.toml", output_dir=tmp_path / "out", callbacks=[Counted()], quiet=True)
+    assert Counted.rounds == 3 and len(made.runs) == 1
+    (reason,) = made.failed.values()
+    assert reason.startswith("make.py: ") and reason.endswith("argument --samples: invalid int value: 'none'")
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_for_real_with_an_interruption_and_a_failure(tmp_path: Path) -> None:

@@ -271,13 +271,19 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
 
 
 def hidden_layers(model: nn.Module) -> list[str]:
-    """Return the names of plain lists and the like that hold layers with parameters which the model does not have."""
+    """Return the names of attributes that are or hold layers or parameters which the model does not have."""
     there, hidden = {id(parameter) for parameter in model.parameters()}, []
     for path, module in model.named_modules():
         for name, value in vars(module).items() if not is_usual(module) else ():
-            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-            layers = [one for one in held if isinstance(one, nn.Module)] if name not in PYTORCHS else []
-            if any(id(parameter) not in there for layer in layers for parameter in layer.parameters()):
+            if name in PYTORCHS:
+                continue
+            held = (
+                value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+            )
+            layers = [one for one in held if isinstance(one, nn.Module)]
+            parameters = [parameter for layer in layers for parameter in layer.parameters()]
+            parameters += [one for one in held if isinstance(one, Tensor) and one.requires_grad and one.is_leaf]
+            if any(id(parameter) not in there for parameter in parameters):
                 hidden.append(f"{path}.{name}".lstrip("."))
     return hidden
 

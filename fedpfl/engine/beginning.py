@@ -156,8 +156,8 @@ def remarks_of(config: Config, agreed: Agreement, real: bool) -> list[str]:
                    "all clients of a process share it: if it counts in what the model computes, the numbers depend on "
                    "the number of processes; a persistent buffer is each client's"]  # fmt: skip
     if hidden := hidden_layers(agreed.model):
-        remarks = [*remarks, f"the model has layers in {', '.join(hidden)}, a plain list, tuple or dict: they are "
-                   "neither trained nor sent; nn.ModuleList and nn.ModuleDict hold layers that are"]  # fmt: skip
+        remarks = [*remarks, f"the model has layers or parameters in {', '.join(hidden)}, which PyTorch does "
+                   "not see: neither trained nor sent; those in nn.ModuleList and nn.ParameterList are"]  # fmt: skip
     alone = sum(client.test_samples == 1 for client in agreed.clients)
     if alone and config.training.labels == TARGETS:
         remarks = [*remarks, f"{alone} of {total} clients have one test sample, of which there is no R²: they are in "

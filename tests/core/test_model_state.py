@@ -376,15 +376,18 @@ def test_a_recurrent_layer_computes_with_the_weights_that_train_in_each_turn(lay
 
 class InAList(Net):
     def more(self):
-        self.layers, self.known = [nn.Linear(8, 8)], [self.a]
+        self.layers, self.known = [nn.Linear(8, 8)], [self.a, self.a.weight]
+        self.weights, self.scale = [nn.Parameter(torch.ones(8))], torch.ones(8, requires_grad=True)
 
     def seen(self, z):
         return self.layers[0](z)
 
 
-def test_layers_that_a_plain_list_hides_are_told():
+def test_layers_and_parameters_that_pytorch_does_not_see_are_told():
     _, remarks = numbers("fedavg", InAList, workers=0, num_server_rounds=1)
-    assert [remark for remark in remarks if "the model has layers in base.layers, a plain list" in remark]
+    assert [
+        remark for remark in remarks if "layers or parameters in base.layers, base.weights, base.scale, which" in remark
+    ]
 
 
 def test_what_a_method_keeps_on_itself_is_told_and_gone_after_each_turn(caplog):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fedpfl
+from fedpfl import models
 from fedpfl.core.errors import ConfigError, FedpflError
 from fedpfl.core.model_state import MethodState, ModelState
 from fedpfl.core.sharing import Sharing, is_parameter
@@ -361,17 +362,47 @@ def test_a_last_layer_that_is_used_elsewhere_is_no_head_of_its_own():
         numbers("fedper", Decayed, workers=0, num_server_rounds=1)
 
 
-@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
-def test_a_recurrent_layer_computes_with_the_weights_that_train_in_each_turn(layer):
-    # PyTorch's recurrent layers have all their weights in a list, too.
-    rnn = layer(4, 3)
-    state = ModelState(rnn)
+class Read(nn.Module):
+    """A layer of PyTorch's that gives more than one tensor, or takes more than one."""
+
+    def __init__(self, layer, times=1):
+        super().__init__()
+        self.layer, self.times = layer, times
+
+    def forward(self, x):
+        out = self.layer(*[x] * self.times)
+        return out[0] if isinstance(out, tuple) else out
+
+
+SHIPPED = [
+    ("mlp", (6,)), ("small-cnn", (1, 8, 8)), ("small-cnn-bn", (1, 8, 8)), ("resnet8", (3, 32, 32)), ("gru", (3, 9)),
+    ("cnn-1d", (3, 30)), ("char-lstm", (5,), 7), ("transformer", (5,), 7), ("decoder", (5,), 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        *(pytest.param(lambda name=name, task=task: models.build(name, task[0], 3, *task[1:]), task[0], id=name)
+          for name, *task in SHIPPED),
+        *((lambda layer=layer: Read(layer(4, 3, num_layers=2)), (5, 4)) for layer in (nn.RNN, nn.GRU, nn.LSTM)),
+        (lambda: Read(nn.MultiheadAttention(4, 2), 3), (5, 4)),
+        (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), (5, 4)),
+        *((lambda norm=norm: norm(nn.Linear(4, 3)), (4,)) for norm in (nn.utils.weight_norm, nn.utils.spectral_norm)),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
+    ],
+)  # fmt: skip
+def test_a_model_computes_with_the_weights_that_train_in_each_turn(build, shape):
+    torch.manual_seed(1)
+    model = build()
+    state = ModelState(model)
+    tokens = getattr(model, "vocabulary", 0)
+    x = torch.randint(1, 7, (4, *shape)) if tokens else torch.randn(4, *shape)
     for _ in range(2):
         state.restore()
-        rnn(torch.ones(2, 1, 4))[0].sum().backward()
-        assert all(parameter.grad is not None and parameter.grad.any() for parameter in rnn.parameters())
-        torch.optim.SGD(rnn.parameters(), 0.1).step()
-        rnn.zero_grad()
+        model.zero_grad()
+        model(x).pow(2).sum().backward()
+        assert [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()] == []
 
 
 class InAList(Net):

@@ -6,8 +6,8 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import fields, replace
+from functools import lru_cache, partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +27,7 @@ from ..core.errors import ConfigError, FedpflError, LayoutError, NoPlainModel
 from ..core.metrics import COUNT, NEXT_TOKEN, SUM, TARGETS, part_of, value
 from ..core.payload import UNNUMBERED, Payload, is_probe
 from ..core.references import FORM
+from ..core.settings import key_of
 from ..data import Dataset
 from ..data.datasets.python_objects import CustomLoader
 from ..data.datasets.torch_samples import NOT_THE_LOADERS
@@ -437,6 +438,7 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
     if not told.get("phases"):
         message = "must be given to the strategy, whose nodes then train by fit or client_app"
         raise ConfigError("model", None, message)
+    _require_settings_of_round(type(engine.config.method), told)
     if told.get("frozen", "") != layout.frozen:
         raise LayoutError("the frozen arrays differ from the server's: the server has another model or other weights")
     _, record = arrays_of(content, str(told.get(ARRAYS, "arrays")))
@@ -445,12 +447,32 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
     return Payload({**told, "layout": layout.to_text()}, {}, arrays)
 
 
+@lru_cache(maxsize=1024)
+def _setting_called(method: type[Method], name: str) -> str:
+    """Return the setting that a config calls by its key or, of the method's own, by its field; empty: none."""
+    fields_of_method = {field.name: key_of(field, method.name) for field in fields(method.Settings)}
+    key = fields_of_method.get(name.replace("-", "_"), name.replace("_", "-"))
+    return key if key in {*keys_of(), *fields_of_method.values()} else ""
+
+
+def _require_settings_of_round(method: type[Method], told: Mapping[str, Any]) -> None:
+    """Refuse a message whose config names a setting that is not the round's, as a hook may have written it there."""
+    called = {name: key for name in told if (key := _setting_called(method, name))}
+    if not called:
+        return
+    sent = read_settings(told.get(SETTINGS, "{}"))
+    for name, key in called.items():
+        if sent.get(key) != told[name]:
+            message = "has no effect in a message: give it to the strategy, or for a round in train_config"
+            raise ConfigError(name, told[name], message)
+
+
 def named_reply(engine: Engine, reply: Payload, kind: str, weight: str) -> RecordDict:
     """Return the engine's answer as a message with named arrays, and numbers that have a mean."""
     metrics: dict[str, Any] = dict(reply.metrics)
     if kind == MessageType.EVALUATE:
         return RecordDict({"metrics": MetricRecord(means_of(metrics, weight))})
-    metrics = {weight: metrics["train-samples"], **metrics}
+    metrics = _with_weight(metrics, weight, metrics["train-samples"])
     if reply.arrays.get("shared") is None:
         arrays, extras = ArrayRecord(), ArrayRecord({name: Array(array) for name, array in reply.arrays.items()})
     else:
@@ -463,7 +485,7 @@ def named_reply(engine: Engine, reply: Payload, kind: str, weight: str) -> Recor
 
 def means_of(metrics: Mapping[str, int | float], weight: str = "num-examples") -> dict[str, Any]:
     """Return the numbers of a test as means: accuracy and loss of each model that was tested."""
-    means: dict[str, Any] = {weight: metrics["personalised-samples"]}
+    means: dict[str, Any] = {}
     for model in ("personalised", "global", "validation"):
         samples = metrics.get(f"{model}-samples")
         if samples:
@@ -475,7 +497,14 @@ def means_of(metrics: Mapping[str, int | float], weight: str = "num-examples") -
         part = part_of(key)
         if part is not None and part.is_sum and (count := metrics[key[: -len(SUM)] + COUNT]):
             means[key[: -len(SUM)]] = value(part.metric, total, count)
-    return means
+    return _with_weight(means, weight, metrics["personalised-samples"])
+
+
+def _with_weight(metrics: Mapping[str, Any], weight: str, samples: int | float) -> dict[str, Any]:
+    """Return metrics with the number by which a reply counts in front: it may have no other number's name."""
+    if metrics.get(weight, samples) != samples:
+        raise ConfigError("weighted_by_key", weight, "is another number of fit's, whose replies count by their samples")
+    return {weight: samples, **metrics}
 
 
 def write_back(engine: Engine, model: nn.Module) -> None:

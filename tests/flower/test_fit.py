@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,29 @@ def test_fit_answers_functions_with_names_of_ones_own():
     app.train("warm")(lambda message, context: fit(message, context, model=Net, data=loader(context.node_id - 100)))
     result = Named(model=Net, fraction_evaluate=0.0).start(AppGrid(app), ArrayRecord(), num_rounds=2)
     same(result, trained(fitting(), "FedRep", 2, fraction_evaluate=0.0))
+
+
+@pytest.mark.parametrize("name", ["learning-rate", "learning_rate", "mu"])
+def test_a_setting_that_a_hook_writes_into_a_message_is_refused(name, caplog):
+    class Faster(strategies.FedProx):
+        def configure_train(self, *rest):
+            for message in super().configure_train(*rest):
+                message.content["config"][name] = 0.5
+                yield message
+
+    with pytest.raises(fedpfl.FedpflError):
+        Faster(model=Net).start(AppGrid(fitting()), ArrayRecord(), num_rounds=1)
+    assert f"{name} = 0.5: has no effect in a message: give it to the strategy" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["train-loss", "personalised-accuracy"])
+def test_replies_of_fit_cannot_count_by_another_of_its_numbers(name, caplog):
+    strategy = strategies.FedAvg(model=Net, weighted_by_key=name)
+    with contextlib.suppress(fedpfl.FedpflError):
+        strategy.start(AppGrid(fitting()), ArrayRecord(), num_rounds=1)
+    assert (
+        f"weighted_by_key = '{name}': is another number of fit's, whose replies count by their samples" in caplog.text
+    )
 
 
 class Pictures(torch.utils.data.Dataset):

@@ -130,8 +130,8 @@ def _unmatched(data: Dataset, settings: DataSettings, shares: list[Share]) -> li
 
 
 def _unused(data: Dataset, settings: DataSettings, shares: list[Share]) -> list[str]:
-    """Tell of samples that the partitioner, or the file, gives to nobody; of owners' samples other lines tell."""
-    if settings.partitioner == "natural" and not settings.division_file:
+    """Tell of the user's samples that the partitioner gives to nobody, or a file; of owners' other lines tell."""
+    if not settings.division_file and (settings.partitioner == "natural" or not is_own(settings.dataset)):
         return []
     y_test = data.y_test if settings.division_file or settings.split != "given" else None
     count = len(data.y_train) + (0 if y_test is None else len(y_test))

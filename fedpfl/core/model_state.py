@@ -281,7 +281,7 @@ def hidden_layers(model: nn.Module) -> list[str]:
                 value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
             )
             layers = [one for one in held if isinstance(one, nn.Module)]
-            parameters = [parameter for layer in layers for parameter in layer.parameters()]
+            parameters: list[Tensor] = [parameter for layer in layers for parameter in layer.parameters()]
             parameters += [one for one in held if isinstance(one, Tensor) and one.requires_grad and one.is_leaf]
             if any(id(parameter) not in there for parameter in parameters):
                 hidden.append(f"{path}.{name}".lstrip("."))

@@ -457,7 +457,10 @@ def _setting_called(method: type[Method], name: str) -> str:
 
 def _require_settings_of_round(method: type[Method], told: Mapping[str, Any]) -> None:
     """Refuse a message whose config names a setting that is not the round's, as a hook may have written it there."""
-    called = {name: key for name in told if (key := _setting_called(method, name))}
+    called = {}
+    for name in told:
+        if key := _setting_called(method, name):  # type: ignore[arg-type]  # classes are hashable
+            called[name] = key
     if not called:
         return
     sent = read_settings(told.get(SETTINGS, "{}"))

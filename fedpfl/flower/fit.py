@@ -447,20 +447,20 @@ def flat_message(engine: Engine, content: RecordDict, told: Mapping[str, Any]) -
     return Payload({**told, "layout": layout.to_text()}, {}, arrays)
 
 
-@lru_cache(maxsize=1024)
-def _setting_called(method: type[Method], name: str) -> str:
-    """Return the setting that a config calls by its key or, of the method's own, by its field; empty: none."""
-    fields_of_method = {field.name: key_of(field, method.name) for field in fields(method.Settings)}
-    key = fields_of_method.get(name.replace("-", "_"), name.replace("_", "-"))
-    return key if key in {*keys_of(), *fields_of_method.values()} else ""
+@lru_cache
+def _keys_by_word(method: type[Method]) -> dict[str, str]:
+    """Return the settings that a message's config may name, by their keys as they are and with underscores.
+
+    A field's name alone, such as ``models``, may be what the method sends.
+    """
+    keys = [*keys_of(), *(key_of(field, method.name) for field in fields(method.Settings))]
+    return {**{key.replace("-", "_"): key for key in keys}, **{key: key for key in keys}}
 
 
 def _require_settings_of_round(method: type[Method], told: Mapping[str, Any]) -> None:
     """Refuse a message whose config names a setting that is not the round's, as a hook may have written it there."""
-    called = {}
-    for name in told:
-        if key := _setting_called(method, name):  # type: ignore[arg-type]  # classes are hashable
-            called[name] = key
+    keys: Mapping[str, str] = _keys_by_word(method)  # type: ignore[arg-type]  # classes are hashable
+    called = {name: keys[name] for name in told if name in keys}
     if not called:
         return
     sent = read_settings(told.get(SETTINGS, "{}"))

@@ -76,7 +76,7 @@ def test_fit_answers_functions_with_names_of_ones_own():
     same(result, trained(fitting(), "FedRep", 2, fraction_evaluate=0.0))
 
 
-@pytest.mark.parametrize("name", ["learning-rate", "learning_rate", "mu"])
+@pytest.mark.parametrize("name", ["learning-rate", "learning_rate", "fedprox_mu"])
 def test_a_setting_that_a_hook_writes_into_a_message_is_refused(name, caplog):
     class Faster(strategies.FedProx):
         def configure_train(self, *rest):

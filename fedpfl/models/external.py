@@ -79,11 +79,12 @@ def with_head(
     for array_name, array in (*module.named_parameters(), *module.named_buffers()):
         if array.layout != torch.strided:
             raise ConfigError("model", name, f"its array {array_name} is sparse; must be dense: to_dense()")
-        if any(step == 0 for step, size in zip(array.stride(), array.shape) if size > 1):
-            raise ConfigError("model", name, f"its array {array_name} is expanded and cannot train; must be cloned")
     x, input_text = made_up(input_shape, vocabulary), f"{shown(input_shape)}{' tokens of text' * bool(vocabulary)}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _output(module, x, name, num_classes, input_text)  # makes their parameters
+    for array_name, array in (*module.named_parameters(), *module.named_buffers()):
+        if any(step == 0 for step, size in zip(array.stride(), array.shape) if size > 1):
+            raise ConfigError("model", name, f"its array {array_name} is expanded and cannot train; must be cloned")
     require_possible_hooks(module, name)
     require_plain_state_dict(module, name)
     state = ModelState(module)

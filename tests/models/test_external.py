@@ -96,6 +96,11 @@ def test_the_last_linear_layer_is_the_head():
     assert model.training
 
 
+def test_lazy_layers_are_made_before_their_arrays_are_looked_at():
+    model = with_head(nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(3)), (4,), 3)
+    assert [tuple(array.shape) for array in model.parameters()] == [(8, 4), (8,), (3, 8), (3,)]
+
+
 def test_a_module_may_be_the_layer_itself():
     model = with_head(nn.Linear(6, 2), (6,), 2)
     assert model(torch.zeros(4, 6)).shape == (4, 2)

@@ -97,7 +97,7 @@ def fit(
     data : DataLoader, Dataset of torch, arrays (x, y), ``fedpfl.Dataset``, or a pair of these
         The client's samples: those that this message needs, to train or to test with, or both as (train, test). A
         DataLoader's batch size holds unless the strategy sets one; samples come in a new order in each epoch, also
-        with ``shuffle=False``, and random transforms draw anew.
+        with ``shuffle=False``, and random transforms are drawn again for each.
     keys : sequence of str
         Which two entries of batches that are dictionaries are x and y; by default the only two that there are.
     method : str, subclass of Method or strategy, optional

@@ -113,7 +113,7 @@ def initial_of(record: ArrayRecord) -> dict[str, np.ndarray]:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise ConfigError("initial_arrays", name, "holds values that are not finite")
         if values.dtype.kind == "f" and np.abs(values).max(initial=0) > np.finfo(np.float32).max:
-            raise ConfigError("initial_arrays", name, "holds values beyond those of float32, as which arrays travel")
+            raise ConfigError("initial_arrays", name, "holds values beyond those of float32, the type of the messages")
         if name.endswith("running_var") and (values < 0).any():
             raise ConfigError("initial_arrays", name, "has negative variances")
     return arrays

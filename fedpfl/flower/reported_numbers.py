@@ -26,7 +26,7 @@ logger = getLogger("flwr")
 SAMPLES = "num-examples"
 # Characters of the name of a metric that an app reports.
 MAX_NAME = 200
-# A reply whose share of a mean is larger is told, if it also says so many times the median of all.
+# A warning names a reply that has a larger share of a mean, if its weight is also so many times the median weight.
 MOST_OF_A_MEAN, OVER_MEDIAN = 0.5, 10
 # A share above 1 that is so many times the median of all is in percent where the others are not.
 PERCENT_OVER_MEDIAN = 30
@@ -69,8 +69,8 @@ def mean_of_metrics(
     """Return the mean of each metric over the replies that have it, weighted by the metric ``key``.
 
     A metric PART-NAME is weighted by PART-``key`` in a reply that has it. A weight is a node's own word: none counts
-    for more than ``WEIGHT_OVER_MEDIAN`` times the median, nor for more than ``most_share`` of all. Values that cannot
-    stand beside those of the others are left out; a warning names their ``nodes``.
+    for more than ``WEIGHT_OVER_MEDIAN`` times the median, nor for more than ``most_share`` of all. Values of another
+    form or unit than most are left out; a warning names their ``nodes``.
     """
     by_name: dict[str, list[_Value]] = {}
     odd: dict[str, list[str]] = {}
@@ -114,7 +114,7 @@ class _Value(NamedTuple):
 
 
 def _alike(name: str, of_replies: Sequence[_Value]) -> tuple[list[_Value], dict[str, str]]:
-    """Return values of the form and the unit that most nodes send, and what is wrong with those of others."""
+    """Return the values that have the form and unit of most nodes, and what is wrong with the others, by node."""
     (form, count), *rest = Counter(one.value.shape for one in of_replies).most_common(2)
     if rest and rest[0][1] == count:
         return [], {}

@@ -62,7 +62,7 @@ class History:
         return max(both, key=self.rank, default=None)
 
     def rank(self, line: Mapping[str, Any]) -> tuple[int, float]:
-        """Return what orders rounds that have a validation score: the fewest clients missing, then the best score."""
+        """Return a key that sorts rounds with a validation score: first by clients missing, then by the score."""
         score = _score(line, self.by)
         return -_missing(line, f"validation.{self.by}"), -math.inf if score is None else score
 
@@ -174,7 +174,7 @@ def worst_tenth(accuracies: Collection[float]) -> float:
 
 
 def _missing(line: Mapping[str, Any], number: str) -> int:
-    """Return how many clients a number of a test lacks: those without a test, and those of which it is not defined."""
+    """Return how many clients have no value of a test's number: they were not tested, or it is undefined for them."""
     part, _, name = number.partition(".")
     scores = line.get(part)
     each: Mapping[str, float] = scores.get("each", {}) if isinstance(scores, Mapping) else {}

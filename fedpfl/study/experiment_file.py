@@ -245,7 +245,7 @@ class ExperimentFile(_Part):
         }  # fmt: skip
 
     def _require_used(self, scale: str, more: Mapping[str, Any]) -> None:
-        """Refuse settings that act in no run: those of a row, a column or a scale that none of its methods has."""
+        """Refuse a setting of a row, a column or a scale that none of its methods has, as it would change no run."""
         methods = {
             (row, column): self._methods(row, column, scale, more)
             for row in self.rows for column in self.columns if self._is_run(row, column)

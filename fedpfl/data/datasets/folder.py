@@ -208,7 +208,7 @@ def _note_rest(image: Any, said: dict[str, None]) -> None:
     """Tell what a file has besides the pixels that are read: more frames, or a turn for those who look at it."""
     if getattr(image, "n_frames", 1) > 1:
         said["of images with several frames the first one counts"] = None
-    # Of a PNG without it Pillow would decode all. What is damaged there is no pixel.
+    # Only if there is EXIF: to look for it Pillow decodes a whole PNG. Damage in it harms no pixel.
     with contextlib.suppress(*_DAMAGED):
         if "exif" in image.info and image.getexif().get(ORIENTATION, 1) != 1:
             said["images are read as they are stored; the orientation that their EXIF names is not applied"] = None

@@ -215,7 +215,7 @@ def _overview(runs: Sequence[Snapshot], groups: Sequence[RunGroup], analysed: bo
 
 
 def warnings(runs: Sequence[RunFolder]) -> list[str]:
-    """Return what is to be known of runs before their numbers are compared: a seed that counts twice, other data."""
+    """Return warnings to read before the runs' numbers are compared, such as a seed that counts twice."""
     read = [*map(Snapshot.of, runs)]
     return _warnings(read, grouped(read))
 
